@@ -1,0 +1,25 @@
+"""The ClientApp: one message in, one round on one device, one message out."""
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from sofed_flwr.assembly import build_device
+from sofed_flwr.config import RunConfig
+from sofed_flwr.flower import identify, pack_update, unpack_task
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say which device this node is."""
+    return identify(message, context)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train one round (Algorithm 1, LocalTrain)."""
+    task, shared = unpack_task(message, context)
+    device = build_device(RunConfig.from_yaml(task.config), task.run, task.device)
+    update = device.train_round(task.round, shared)
+    return pack_update(update, message)

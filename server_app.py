@@ -1,0 +1,22 @@
+"""The ServerApp: configuration -> server and strategy, all rounds, the result."""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from sofed_flwr.assembly import build_server
+from sofed_flwr.config import compose
+from sofed_flwr.strategy import SofedStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run SOFed's rounds (Algorithm 1)."""
+    config = compose(str(context.run_config["overrides"]))
+    server = build_server(config)
+    strategy = SofedStrategy(
+        server, config.to_yaml(), config.clients, config.federation.deadline, config.federation.wait
+    )
+    strategy.run(grid)
+    server.finish(config.encoder, config.facts)

@@ -1,0 +1,47 @@
+"""The replay buffer B_k of one device: a fixed number of images with their scores and ages.
+
+It moves pixels and counts ages; which images stay is a policy's decision (`policies/`).
+"""
+
+import torch
+from torch import Tensor
+
+from sofed_flwr.contracts import Pool, Selection, State
+
+
+class Buffer:
+    """At most `capacity` images (n, 3, H, W) uint8; a score is NaN until a policy computes one."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.images = torch.empty((0, 3, 0, 0), dtype=torch.uint8)
+        self.scores = torch.empty(0)
+        self.ages = torch.empty(0, dtype=torch.int64)
+
+    def __len__(self) -> int:
+        return len(self.ages)
+
+    def pool(self, segment: Tensor) -> Pool:
+        """B ∪ X for one iteration: entries that stayed are one iteration older, new ones have age 0 and no score."""
+        new = len(segment)
+        return Pool(
+            images=torch.cat([self.images, segment]) if len(self) else segment,
+            scores=torch.cat([self.scores, torch.full((new,), torch.nan)]),
+            ages=torch.cat([self.ages + 1, torch.zeros(new, dtype=torch.int64)]),
+        )
+
+    def keep(self, pool: Pool, selection: Selection) -> None:
+        """Become what the policy selected from the pool."""
+        assert len(selection.keep) <= self.capacity, "a policy selected more than the buffer holds"
+        self.images = pool.images[selection.keep]
+        self.scores = selection.scores[selection.keep]
+        self.ages = pool.ages[selection.keep]
+
+    def state_dict(self) -> State:
+        """What has to survive a restart."""
+        return {"images": self.images, "scores": self.scores, "ages": self.ages}
+
+    def load_state_dict(self, state: State) -> None:
+        """Take up where an earlier process stopped; a smaller buffer than before keeps the youngest entries."""
+        youngest = torch.argsort(state["ages"], stable=True)[: self.capacity].sort().values
+        self.images, self.scores, self.ages = (state[name][youngest] for name in ("images", "scores", "ages"))

@@ -1,0 +1,88 @@
+"""The `sofed` command: arguments in, exit codes out. 0 done, 1 failed, 2 wrong configuration, 130 interrupted."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sofed_flwr.assembly import build_dataset
+from sofed_flwr.component import ConfigError, build
+from sofed_flwr.config import compose, sweep
+from sofed_flwr.display import comparison_table, console, result_table
+from sofed_flwr.encoder_file import load_encoder
+from sofed_flwr.launcher import SimulationFailedError
+from sofed_flwr.simulation import run_simulation
+from sofed_flwr.store import DamagedFileError
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Self-supervised federated learning on devices.")
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDE]...", help="policy=fifo rounds=20 ...")]
+
+
+@app.command()
+def run(
+    overrides: Overrides = None,
+    multirun: Annotated[bool, typer.Option("-m", "--multirun", help="sweep: policy=fifo,importance")] = False,
+) -> None:
+    """Simulate a federation and train its encoder."""
+    given = overrides or []
+    with _exit_codes(given):
+        if multirun:
+            _sweep(given)
+        else:
+            _run(given)
+
+
+@app.command()
+def evaluate(encoder: Annotated[Path, typer.Argument(help="encoder.safetensors of a run")], overrides: Overrides = None) -> None:
+    """Judge a saved encoder: kNN and linear probe."""
+    with _exit_codes(overrides or []):
+        config = compose(overrides or [])
+        frozen = load_encoder(encoder)
+        values = build(config.evaluation, "evaluation").run(frozen, frozen.features, build_dataset(config))
+        console.print(comparison_table(f"{encoder} on {config.choices['dataset']}", [(encoder.name, values)]))
+
+
+def _run(overrides: list[str]) -> None:
+    directory, summary = run_simulation(overrides)
+    console.print(result_table(summary))
+    console.print(f"{summary['seconds']:.0f} s; encoder: {directory.encoder}", soft_wrap=True)
+
+
+def _sweep(overrides: list[str]) -> None:
+    parent = Path(datetime.now().strftime("multirun/%Y-%m-%d/%H-%M-%S"))
+    rows = []
+    for number, job in enumerate(sweep(overrides)):
+        console.rule(" ".join(job))
+        _, summary = run_simulation([*job, f"out={parent / str(number)}"])
+        linear = {f"linear {fraction}": value for fraction, value in summary["linear"].items()}
+        rows.append((" ".join(job), {"kNN": summary["knn"], **linear}))
+    console.print(comparison_table(str(parent), rows))
+
+
+@contextmanager
+def _exit_codes(overrides: list[str]) -> Iterator[None]:
+    """One sentence instead of a traceback for what a user can cause; a polite kill ends like Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except (ConfigError, DamagedFileError, FileNotFoundError) as error:
+        _fail(str(error), 2)
+    except SimulationFailedError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; the last committed round is kept, continue with sofed run resume=DIR", 130)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"sofed: {message}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Entry point."""
+    app()

@@ -1,0 +1,85 @@
+"""What the parts of SOFed hand to each other: plain frozen records, no logic.
+
+Pixels are uint8 (n, 3, H, W) in all of them; they become float in `views.py` only. `LabeledImages` is the one
+record with labels: it ends at the stream order and at the evaluation, and never meets a trainer or a policy.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+State = dict[str, Tensor]
+"""Named tensors of a model, as in `nn.Module.state_dict`."""
+
+Pixels = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LabeledImages:
+    """Images (n, 3, H, W) with one class per image."""
+
+    images: Pixels
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A dataset: the images the devices stream, and those that only the evaluation sees."""
+
+    train: LabeledImages
+    test: LabeledImages
+
+
+@dataclass(frozen=True)
+class Features:
+    """Frozen-encoder features (n, d) with their labels (n,)."""
+
+    values: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Pool:
+    """B ∪ X, what a policy chooses from: the buffer's entries first, then the new segment.
+
+    `scores` holds NaN where an entry was never scored; `ages` counts the iterations an entry has stayed (0 = new).
+    """
+
+    images: Tensor
+    scores: Tensor
+    ages: Tensor
+
+    @property
+    def is_new(self) -> Tensor:
+        """Mask (n,) of the entries of X."""
+        return self.ages == 0
+
+    def __len__(self) -> int:
+        return len(self.ages)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A policy's answer: which pool entries stay, the scores of the whole pool, how many buffer entries it rescored."""
+
+    keep: Tensor
+    scores: Tensor
+    rescored: int = 0
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one device sends after one round: the shared model and a few counters, nothing else."""
+
+    device: int
+    round: int
+    shared: State
+    metrics: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,96 @@
+"""One participant: restore, take the global model, train a round, persist, answer.
+
+A device starts a new process for every message and may lose power at any moment, so everything it must remember is one
+generation on disk: buffer, stream cursor, and what its method keeps to itself. A generation says which run and round it
+follows. When the server repeats a round, because it crashed before committing it, the device goes back to the
+generation before that round, so that a resumed run is the run that was interrupted, bit for bit.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from sofed_flwr import rng
+from sofed_flwr.buffer import Buffer
+from sofed_flwr.contracts import State, Update
+from sofed_flwr.store import Generation, Store
+from sofed_flwr.stream import Stream
+from sofed_flwr.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who trains, for which run (one name across resumes), with which seed."""
+
+    device: int
+    run: str
+    seed: int
+
+
+class Device:
+    """Owns a stream, a buffer and a store; `segments` per round, None for one pass over the stream."""
+
+    def __init__(
+        self, identity: Identity, stream: Stream, buffer: Buffer, trainer: Trainer, store: Store, segments: int | None
+    ) -> None:
+        self.identity = identity
+        self.stream = stream
+        self.buffer = buffer
+        self.trainer = trainer
+        self.store = store
+        self.segments = segments or max(1, len(stream) // buffer.capacity)
+
+    def train_round(self, round_number: int, shared: State) -> Update:
+        """One round of Algorithm 1 on this device."""
+        held = self._generation_before(round_number)
+        self._restore(held, shared)
+        generator = self._generators(round_number)
+        metrics = self.trainer.train(
+            self.stream, self.buffer, self.segments, selecting=generator("select"), viewing=generator("views")
+        )
+        self._persist(round_number, 0 if held is None else held.number + 1)
+        return Update(self.identity.device, round_number, self.trainer.method.shared_state(), metrics)
+
+    def _generators(self, round_number: int) -> Callable[[str], torch.Generator]:
+        return lambda purpose: rng.generator(self.identity.seed, self.identity.device, round_number, purpose)
+
+    def _generation_before(self, round_number: int) -> Generation | None:
+        """The newest state that this round may follow: any of another run, or an earlier round of this one."""
+        oldest = None
+        for generation in self.store.generations():
+            if generation.meta["run"] != self.identity.run or generation.meta["round"] < round_number:
+                return generation
+            oldest = generation
+        if oldest is not None:
+            log.warning(
+                "no state from before round %d is left; using that of round %d", round_number, oldest.meta["round"]
+            )
+        return oldest
+
+    def _restore(self, held: Generation | None, shared: State) -> None:
+        """First start, next round of a run, or first round of another run, which keeps images but not the old model."""
+        if held is None:
+            self.trainer.method.take_global(shared, local=None)
+            return
+        self.buffer.load_state_dict(_under("buffer.", held.tensors))
+        self.stream.cursor = held.meta["cursor"]
+        same_run = held.meta["run"] == self.identity.run
+        self.trainer.method.take_global(shared, _under("method.", held.tensors) if same_run else None)
+        self.buffer.scores = self.trainer.policy.carry_over(self.buffer.scores, same_run)
+
+    def _persist(self, round_number: int, number: int) -> None:
+        tensors = _over("buffer.", self.buffer.state_dict()) | _over("method.", self.trainer.method.local_state())
+        meta = {"run": self.identity.run, "round": round_number, "cursor": self.stream.cursor}
+        self.store.save(Generation(number, tensors, meta))
+
+
+def _over(prefix: str, state: State) -> State:
+    return {prefix + name: tensor for name, tensor in state.items()}
+
+
+def _under(prefix: str, state: State) -> State:
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}

@@ -1,0 +1,37 @@
+"""The second stage as one call: features extracted once, every evaluator on them, the encoder proven untouched."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import Field, validate_call
+from torch import Tensor, nn
+
+from sofed_flwr.contracts import Split
+from sofed_flwr.evaluation.base import Evaluator
+from sofed_flwr.evaluation.collapse import feature_std
+from sofed_flwr.evaluation.features import extract, untouched
+
+
+class Suite:
+    """Evaluators by name, and the number of rounds between two evaluations."""
+
+    @validate_call
+    def __init__(self, every: Annotated[int, Field(ge=1)], **evaluators: Any) -> None:
+        self.every = every
+        self.evaluators: dict[str, Evaluator] = evaluators
+
+    def due(self, round_number: int, last: int) -> bool:
+        """Always before the first round and after the last one."""
+        return round_number % self.every == 0 or round_number == last
+
+    def run(self, module: nn.Module, encode: Callable[[Tensor], Tensor], split: Split) -> dict[str, float]:
+        """All values by name; `feature_std` tells a collapsed encoder (0) from a healthy one (about 1).
+
+        `encode` maps pixels to features by means of `module`.
+        """
+        with untouched(module):
+            train, test = extract(encode, split.train), extract(encode, split.test)
+        values = {"feature_std": feature_std(test.values)}
+        for evaluator in self.evaluators.values():
+            values.update(evaluator.run(train, test))
+        return values

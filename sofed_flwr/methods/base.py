@@ -1,0 +1,97 @@
+"""What a self-supervised method is: how it learns, what it shares, what it keeps.
+
+Nobody else asks which method it is. The trainer backpropagates whatever loss terms come, the device sends
+`shared_state()` and stores `local_state()`, and `take_global` says how a global model is received. Importance scoring
+works for every method, since each is a Siamese pair of an online and a target branch (paper, "Compatibility with other
+contrastive learning architectures").
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sofed_flwr.contracts import State
+from sofed_flwr.views import WEAK_VIEWS, network_input
+
+
+class Method(nn.Module, ABC):
+    """A trainable Siamese pair. Subclasses name the modules they share in `shared_modules`; the rest stays local."""
+
+    shared_modules: tuple[str, ...]
+
+    @abstractmethod
+    def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+        """Yield the loss term by term; a term's graph may be freed before the next one is built."""
+
+    @abstractmethod
+    def online_branch(self, inputs: Tensor) -> Tensor:
+        """What the online network says of an input: y_o."""
+
+    @abstractmethod
+    def target_branch(self, inputs: Tensor) -> Tensor:
+        """What the target network says of an input: y_t."""
+
+    @abstractmethod
+    def backbone(self) -> nn.Module:
+        """The network whose features the second stage uses."""
+
+    @abstractmethod
+    def take_global(self, shared: State, local: State | None) -> None:
+        """Begin a round: combine the global model with what this device kept, None on its first start."""
+
+    def after_step(self) -> None:
+        """Follow an optimizer step, where the method has something that follows."""
+
+    def score(self, images: Tensor, weak_view: str) -> Tensor:
+        """Eq. (3): dissimilarity of an image and its weak view, in [0, 2].
+
+        Evaluation mode, so that a score is the image's own: with batch statistics it would depend on its neighbours.
+        """
+        with self._frozen():
+            online = self.online_branch(network_input(images))
+            target = self.target_branch(network_input(WEAK_VIEWS[weak_view](images)))
+            return 1 - functional.cosine_similarity(online, target)
+
+    def features(self, images: Tensor) -> Tensor:
+        """Backbone features (n, d) of un-augmented pixels."""
+        with self._frozen():
+            features: Tensor = self.backbone()(network_input(images))
+            return features
+
+    def shared_state(self) -> State:
+        """A copy of what leaves the device, and nothing else."""
+        return self._copy(shared=True)
+
+    def local_state(self) -> State:
+        """A copy of what never leaves the device but has to survive until its next round."""
+        return self._copy(shared=False)
+
+    def load(self, state: State) -> None:
+        """Load exactly the named tensors; a missing, unknown or misshapen one is an error that names it."""
+        own = self.state_dict()
+        for name, tensor in state.items():
+            if name not in own or own[name].shape != tensor.shape:
+                expected = tuple(own[name].shape) if name in own else "no such tensor"
+                raise ValueError(f"state holds {name} of shape {tuple(tensor.shape)}, the model expects {expected}")
+            own[name].copy_(tensor)
+
+    def _copy(self, shared: bool) -> State:
+        return {
+            name: tensor.detach().clone(memory_format=torch.contiguous_format)
+            for name, tensor in self.state_dict().items()
+            if (name.split(".")[0] in self.shared_modules) == shared
+        }
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        was_training = self.training
+        self.eval()
+        try:
+            with torch.inference_mode():
+                yield
+        finally:
+            self.train(was_training)

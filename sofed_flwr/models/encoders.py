@@ -1,0 +1,80 @@
+"""Backbones: images (n, 3, H, W) -> features (n, `feature_dim`).
+
+Names inside the ResNets follow torchvision's, so its weights load where widths agree. The `cifar` stem keeps a 32-pixel
+image large (3x3, stride 1, no pooling); `imagenet` is the 7x7, stride 2, pooled stem: about 15 times cheaper at 32
+pixels, for boards that cannot afford better.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, validate_call
+from torch import Tensor, nn
+from torchvision.models import mobilenet_v3_small as torchvision_mobilenet_v3_small
+from torchvision.models.resnet import BasicBlock, conv1x1
+
+Stem = Literal["cifar", "imagenet"]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class ResNet(nn.Module):
+    """A ResNet of torchvision's basic blocks with any number of blocks per stage and any base width."""
+
+    def __init__(self, blocks: list[int], width: int, stem: Stem) -> None:
+        super().__init__()
+        imagenet = stem == "imagenet"
+        self.conv1 = nn.Conv2d(3, width, 7 if imagenet else 3, 2 if imagenet else 1, 3 if imagenet else 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if imagenet else nn.Identity()
+        widths = [width * 2**stage for stage in range(len(blocks))]
+        for stage, (count, out) in enumerate(zip(blocks, widths, strict=True), start=1):
+            into = widths[max(stage - 2, 0)]
+            setattr(self, f"layer{stage}", _stage(into, out, count, stride=1 if stage == 1 else 2))
+        self.stages = len(blocks)
+        self.feature_dim = widths[-1]
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Stem, stages, global average."""
+        x: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        for stage in range(1, self.stages + 1):
+            x = getattr(self, f"layer{stage}")(x)
+        return x.mean(dim=(2, 3))
+
+
+def _stage(into: int, out: int, count: int, stride: int) -> nn.Sequential:
+    shortcut = None
+    if stride != 1 or into != out:
+        shortcut = nn.Sequential(conv1x1(into, out, stride), nn.BatchNorm2d(out))
+    rest = [BasicBlock(out, out) for _ in range(count - 1)]
+    return nn.Sequential(BasicBlock(into, out, stride, shortcut), *rest)
+
+
+class MobileNetV3Small(nn.Module):
+    """torchvision's MobileNetV3-Small without its classifier."""
+
+    def __init__(self, stem: Stem) -> None:
+        super().__init__()
+        self.features = torchvision_mobilenet_v3_small(weights=None).features
+        if stem == "cifar":
+            self.features[0][0].stride = (1, 1)
+        self.feature_dim = 576
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Convolutions, global average."""
+        x: Tensor = self.features(images)
+        return x.mean(dim=(2, 3))
+
+
+@validate_call
+def resnet(blocks: Annotated[list[Positive], Field(min_length=1)], width: Positive, stem: Stem) -> ResNet:
+    """Build a ResNet from its yaml."""
+    return ResNet(blocks, width, stem)
+
+
+@validate_call
+def mobilenet_v3_small(stem: Stem) -> MobileNetV3Small:
+    """Build a MobileNetV3-Small from its yaml."""
+    return MobileNetV3Small(stem)

@@ -1,0 +1,46 @@
+"""The run's diary: `metrics.jsonl`, one line per round, name and (where it is one device's) device.
+
+Append-only while a run goes on, so the progress bar, the report and a human with `tail -f` all read the same file.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sofed_flwr.store import write_atomically
+
+Row = dict[str, Any]
+
+
+class RunLog:
+    """Appends rows to `metrics.jsonl` and takes back the rounds a crash left uncommitted."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(
+        self, round_number: int, values: Mapping[str, float], device: int | None = None, reason: str | None = None
+    ) -> None:
+        """Append one row per value; a value that is not a number is written as null (JSON has no NaN)."""
+        more = {key: value for key, value in (("device", device), ("reason", reason)) if value is not None}
+        rows = [
+            {"round": round_number, "name": name, "value": value if math.isfinite(value) else None, **more}
+            for name, value in values.items()
+        ]
+        with self.path.open("a") as file:
+            file.write("".join(json.dumps(row) + "\n" for row in rows))
+
+    def rewind(self, round_number: int) -> None:
+        """Drop the rows of rounds after `round_number`, which a resumed run is about to repeat."""
+        kept = [row for row in read_rows(self.path) if row["round"] <= round_number]
+        write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in kept).encode())
+
+
+def read_rows(path: Path) -> list[Row]:
+    """All complete rows; the last line may still be in the writing."""
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -1,0 +1,118 @@
+"""The server's half of Algorithm 1, without the transport: aggregate a round, evaluate, commit.
+
+A round is committed when its checkpoint is on disk; until then nothing of it counts, so a killed server starts again
+from the round before. Whoever calls `close_round` for a committed round changes nothing.
+"""
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from sofed_flwr.aggregators.base import Aggregator
+from sofed_flwr.component import Component
+from sofed_flwr.contracts import Split, Update
+from sofed_flwr.encoder_file import save_encoder
+from sofed_flwr.evaluation.suite import Suite
+from sofed_flwr.gate import pass_gate
+from sofed_flwr.methods.base import Method
+from sofed_flwr.run_directory import Checkpoint, RunDirectory
+from sofed_flwr.runlog import read_rows
+from sofed_flwr.summary import RATIOS, summarise
+
+log = logging.getLogger(__name__)
+
+
+class RunStoppedError(RuntimeError):
+    """Round after round failed; the message says how."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a round counts, and how many failed ones in a row end the run."""
+
+    quorum: int
+    patience: int
+    norm_limit: float
+
+
+class Server:
+    """Holds the global model between rounds."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        committed: Checkpoint | None,
+        method: Method,
+        aggregator: Aggregator,
+        suite: Suite,
+        split: Split,
+        limits: Limits,
+        rounds: int,
+    ) -> None:
+        self.directory = directory
+        self.method = method
+        self.aggregator = aggregator
+        self.suite = suite
+        self.split = split
+        self.limits = limits
+        self.rounds = rounds
+        self.run = committed.run if committed else uuid.uuid4().hex
+        self.shared = committed.shared if committed else method.shared_state()
+        self.committed = committed.round if committed else -1
+        self._failed_in_a_row = 0
+        self._round_began = perf_counter()
+
+    def aggregate(self, round_number: int, updates: Sequence[Update], failures: Mapping[int, str]) -> None:
+        """W ← mean over the replies that pass the gate; with too few of them W stays as it is."""
+        accepted, dropped = pass_gate(updates, self.shared, round_number, self.limits.norm_limit)
+        reasons = dict(failures) | dropped
+        for device, reason in sorted(reasons.items()):
+            log.warning("round %d: device %d dropped: %s", round_number, device, reason)
+            self.directory.log.write(round_number, {"dropped": 1}, device, reason)
+        if len(accepted) < self.limits.quorum:
+            self._fail(round_number, len(accepted), reasons)
+            return
+        self._failed_in_a_row = 0
+        self.shared = self.aggregator.aggregate(accepted, self.shared)
+        self._log_updates(round_number, accepted)
+
+    def close_round(self, round_number: int) -> None:
+        """Evaluate if it is time, log, commit."""
+        if round_number <= self.committed:
+            return
+        if self.suite.due(round_number, self.rounds):
+            self.method.load(self.shared)
+            self.directory.log.write(round_number, self.suite.run(self.method, self.method.features, self.split))
+        now = perf_counter()
+        self.directory.log.write(round_number, {"seconds": now - self._round_began})
+        self._round_began = now
+        self.directory.commit(Checkpoint(self.run, round_number, self.shared))
+        self.committed = round_number
+
+    def finish(self, encoder: Component, facts: Mapping[str, Any]) -> None:
+        """Leave the encoder and the summary; `encoder` is the backbone's yaml, `facts` say what was trained."""
+        self.method.load(self.shared)
+        save_encoder(self.directory.encoder, self.method.backbone(), encoder, facts)
+        self.directory.write_summary(summarise(read_rows(self.directory.log.path), facts))
+
+    def _fail(self, round_number: int, accepted: int, reasons: Mapping[int, str]) -> None:
+        self._failed_in_a_row += 1
+        why = "; ".join(f"device {device}: {reason}" for device, reason in sorted(reasons.items())) or "no reply at all"
+        text = f"round {round_number} had {accepted} usable replies of {self.limits.quorum} needed ({why})"
+        log.warning("%s; the global model stays as it is", text)
+        self.directory.log.write(round_number, {"failed": 1})
+        if self._failed_in_a_row >= self.limits.patience:
+            raise RunStoppedError(f"{text}; {self._failed_in_a_row} failed rounds in a row")
+
+    def _log_updates(self, round_number: int, accepted: Sequence[Update]) -> None:
+        for update in accepted:
+            self.directory.log.write(round_number, update.metrics, update.device)
+        names = sorted({name for update in accepted for name in update.metrics})
+        sums = {name: sum(update.metrics.get(name, 0.0) for update in accepted) for name in names}
+        means = {name: sums[name] / len(accepted) for name in ("loss", "bytes_up") if name in sums}
+        shares = {name: sums[part] / sums[whole] for name, (part, whole) in RATIOS.items() if sums.get(whole)}
+        times = {name: value for name, value in sums.items() if name.startswith("seconds_")}
+        self.directory.log.write(round_number, means | shares | times | {"replies": len(accepted)})
