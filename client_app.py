@@ -4,7 +4,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from sofed_flwr.assembly import build_device
-from sofed_flwr.config import RunConfig
+from sofed_flwr.run_config import RunConfig
 from sofed_flwr.flower import identify, pack_update, unpack_task
 
 app = ClientApp()

@@ -1,18 +1,16 @@
 """From a configuration to running parts: the one place that knows how device and server are put together."""
 
-import os
-
 import torch
 
 from sofed_flwr import rng
 from sofed_flwr.buffer import Buffer
 from sofed_flwr.component import ConfigError, build
-from sofed_flwr.config import RunConfig
 from sofed_flwr.contracts import Indices, Labels, Split
 from sofed_flwr.datasets.cache import open_split
 from sofed_flwr.datasets.ordering import stc_order
 from sofed_flwr.device import Device, Identity
 from sofed_flwr.methods.base import Method
+from sofed_flwr.run_config import RunConfig
 from sofed_flwr.run_directory import RunDirectory
 from sofed_flwr.server import Limits, Server
 from sofed_flwr.sources.dataset import DatasetSource
@@ -81,9 +79,9 @@ def build_device(config: RunConfig, run: str, device: int) -> Device:
 
 
 def build_server(config: RunConfig) -> Server:
-    """The other participant; its evaluation uses every core, since simulated clients rest meanwhile."""
+    """The other participant."""
     check(config)
-    torch.set_num_threads(os.cpu_count() or 1)
+    torch.set_num_threads(1)
     directory = RunDirectory(config.directory)
     federation = config.federation
     return Server(

@@ -15,7 +15,7 @@ from sofed_flwr.component import ConfigError, build
 from sofed_flwr.config import compose, sweep
 from sofed_flwr.display import comparison_table, console, result_table
 from sofed_flwr.encoder_file import load_encoder
-from sofed_flwr.launcher import SimulationFailedError
+from sofed_flwr.launcher import SimulationFailed
 from sofed_flwr.simulation import run_simulation
 from sofed_flwr.store import DamagedFileError
 
@@ -38,7 +38,9 @@ def run(
 
 
 @app.command()
-def evaluate(encoder: Annotated[Path, typer.Argument(help="encoder.safetensors of a run")], overrides: Overrides = None) -> None:
+def evaluate(
+    encoder: Annotated[Path, typer.Argument(help="encoder.safetensors of a run")], overrides: Overrides = None
+) -> None:
     """Judge a saved encoder: kNN and linear probe."""
     with _exit_codes(overrides or []):
         config = compose(overrides or [])
@@ -72,7 +74,7 @@ def _exit_codes(overrides: list[str]) -> Iterator[None]:
         yield
     except (ConfigError, DamagedFileError, FileNotFoundError) as error:
         _fail(str(error), 2)
-    except SimulationFailedError as error:
+    except SimulationFailed as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
         _fail("interrupted; the last committed round is kept, continue with sofed run resume=DIR", 130)

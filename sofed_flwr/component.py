@@ -5,6 +5,7 @@ component's complaint into a sentence about the user's key.
 """
 
 import importlib
+import inspect
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,6 +28,7 @@ def build(node: Component, key: str, **more: Any) -> Any:
         if name != "_target_"
     }
     target = _locate(str(node["_target_"]), key)
+    _refuse_unknown(target, arguments, key)
     try:
         return target(**arguments, **more)
     except ValidationError as error:
@@ -39,11 +41,22 @@ def first_complaint(error: ValidationError, prefix: str = "") -> str:
     """pydantic's first error in one line: key, value, what is allowed."""
     first = error.errors()[0]
     key = prefix + ".".join(str(part) for part in first["loc"])
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    if first["type"] == "extra_forbidden":
         return f"{key}={first['input']}: there is no such key"
     if first["type"] in ("missing", "missing_argument"):
         return f"{key} is missing"
     return f"{key}={first['input']}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _refuse_unknown(target: Any, arguments: Component, key: str) -> None:
+    """pydantic's dataclasses pass over arguments they do not have; a user's typing error must not be passed over."""
+    parameters = inspect.signature(target).parameters.values()
+    known = {parameter.name for parameter in parameters}
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    for name in arguments.keys() - known:
+        has = ", ".join(sorted(known & arguments.keys())) or "no keys"
+        raise ConfigError(f"{key}.{name}={arguments[name]}: there is no such key; {key} has {has}")
 
 
 def _locate(target: str, key: str) -> Any:

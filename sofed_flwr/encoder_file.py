@@ -34,13 +34,13 @@ class FrozenEncoder(nn.Module):
 
 def save_encoder(path: Path, backbone: nn.Module, encoder: Component, facts: Mapping[str, Any]) -> None:
     """`encoder` is the yaml the backbone was built from, `facts` whatever a reader should know of its training."""
-    meta = {"encoder": encoder, "normalisation": {"mean": MEAN, "std": STD}, **facts}
+    meta = {"architecture": encoder, "normalisation": {"mean": MEAN, "std": STD}, **facts}
     write_file(path, backbone.state_dict(), meta)
 
 
 def load_encoder(path: str | Path) -> FrozenEncoder:
     """Rebuild what `save_encoder` wrote."""
     state, meta = read_file(Path(path))
-    backbone: nn.Module = build(meta["encoder"], "encoder")
+    backbone: nn.Module = build(meta["architecture"], "encoder")
     backbone.load_state_dict(state)
     return FrozenEncoder(backbone, meta)

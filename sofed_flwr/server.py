@@ -53,7 +53,7 @@ class Server:
         rounds: int,
     ) -> None:
         self.directory = directory
-        self.method = method
+        self.method = method.eval()
         self.aggregator = aggregator
         self.suite = suite
         self.split = split
@@ -65,7 +65,7 @@ class Server:
         self._failed_in_a_row = 0
         self._round_began = perf_counter()
 
-    def aggregate(self, round_number: int, updates: Sequence[Update], failures: Mapping[int, str]) -> None:
+    def aggregate(self, round_number: int, updates: Sequence[Update], failures: Mapping[int, str]) -> dict[str, float]:
         """W ← mean over the replies that pass the gate; with too few of them W stays as it is."""
         accepted, dropped = pass_gate(updates, self.shared, round_number, self.limits.norm_limit)
         reasons = dict(failures) | dropped
@@ -74,23 +74,26 @@ class Server:
             self.directory.log.write(round_number, {"dropped": 1}, device, reason)
         if len(accepted) < self.limits.quorum:
             self._fail(round_number, len(accepted), reasons)
-            return
+            return {}
         self._failed_in_a_row = 0
         self.shared = self.aggregator.aggregate(accepted, self.shared)
-        self._log_updates(round_number, accepted)
+        return self._log_updates(round_number, accepted)
 
-    def close_round(self, round_number: int) -> None:
+    def close_round(self, round_number: int) -> dict[str, float]:
         """Evaluate if it is time, log, commit."""
         if round_number <= self.committed:
-            return
+            return {}
+        values = {}
         if self.suite.due(round_number, self.rounds):
             self.method.load(self.shared)
-            self.directory.log.write(round_number, self.suite.run(self.method, self.method.features, self.split))
+            values = self.suite.run(self.method, self.method.features, self.split)
+        self.directory.log.write(round_number, values)
+        self.directory.commit(Checkpoint(self.run, round_number, self.shared))
+        self.committed = round_number
         now = perf_counter()
         self.directory.log.write(round_number, {"seconds": now - self._round_began})
         self._round_began = now
-        self.directory.commit(Checkpoint(self.run, round_number, self.shared))
-        self.committed = round_number
+        return values
 
     def finish(self, encoder: Component, facts: Mapping[str, Any]) -> None:
         """Leave the encoder and the summary; `encoder` is the backbone's yaml, `facts` say what was trained."""
@@ -107,7 +110,7 @@ class Server:
         if self._failed_in_a_row >= self.limits.patience:
             raise RunStoppedError(f"{text}; {self._failed_in_a_row} failed rounds in a row")
 
-    def _log_updates(self, round_number: int, accepted: Sequence[Update]) -> None:
+    def _log_updates(self, round_number: int, accepted: Sequence[Update]) -> dict[str, float]:
         for update in accepted:
             self.directory.log.write(round_number, update.metrics, update.device)
         names = sorted({name for update in accepted for name in update.metrics})
@@ -115,4 +118,6 @@ class Server:
         means = {name: sums[name] / len(accepted) for name in ("loss", "bytes_up") if name in sums}
         shares = {name: sums[part] / sums[whole] for name, (part, whole) in RATIOS.items() if sums.get(whole)}
         times = {name: value for name, value in sums.items() if name.startswith("seconds_")}
-        self.directory.log.write(round_number, means | shares | times | {"replies": len(accepted)})
+        values = means | shares | times | {"replies": len(accepted)}
+        self.directory.log.write(round_number, values)
+        return values

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sofed_flwr.assembly import check
-from sofed_flwr.config import RunConfig, compose
+from sofed_flwr.config import compose
 from sofed_flwr.display import RunProgress
-from sofed_flwr.launcher import SimulationFailedError, SimulationJob, simulate
+from sofed_flwr.launcher import SimulationFailed, SimulationJob, simulate
+from sofed_flwr.run_config import RunConfig
 from sofed_flwr.run_directory import RunDirectory
 
 APP = Path(__file__).resolve().parent.parent
@@ -27,7 +28,7 @@ def run_simulation(overrides: Sequence[str]) -> tuple[RunDirectory, dict[str, An
     with RunProgress(directory.log.path, config.rounds) as progress:
         simulate(_job(config, directory), progress.update)
     if not directory.summary.exists():
-        raise SimulationFailedError(f"the run ended without a result; see {directory.path / 'flower.log'}")
+        raise SimulationFailed(f"the run ended without a result; see {directory.path / 'flower.log'}")
     return directory, json.loads(directory.summary.read_text())
 
 

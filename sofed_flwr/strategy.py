@@ -56,8 +56,8 @@ class SofedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decode what can be decoded, name what cannot, and let the server aggregate."""
         updates, failures = self._read(replies)
-        self.server.aggregate(self._behind + server_round, updates, failures)
-        return pack_state(self.server.shared), None
+        values = self.server.aggregate(self._behind + server_round, updates, failures)
+        return pack_state(self.server.shared), MetricRecord({**values})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -73,8 +73,7 @@ class SofedStrategy(Strategy):
         """The server keeps its own diary."""
 
     def _close(self, server_round: int, _: ArrayRecord) -> MetricRecord | None:
-        self.server.close_round(self._behind + server_round)
-        return None
+        return MetricRecord({**self.server.close_round(self._behind + server_round)})
 
     def _read(self, replies: Iterable[Message]) -> tuple[list[Update], dict[int, str]]:
         """Updates, and reasons by device for replies that are none, missing ones included.

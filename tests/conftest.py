@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from sofed_flwr.assembly import build_device, build_server
-from sofed_flwr.config import RunConfig, compose
+from sofed_flwr.config import compose
 from sofed_flwr.contracts import LabeledImages, State
+from sofed_flwr.run_config import RunConfig
 from sofed_flwr.server import Server
 
-SMOKE = ["debug=smoke", "policy.lazy_interval=3"]
+SMOKE = ["debug=smoke"]
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +44,8 @@ def rounds(server: Server, config: RunConfig, upto: int) -> None:
     """A federation in one process: what Flower does, without Flower."""
     server.close_round(0)
     for number in range(max(server.committed, 0) + 1, upto + 1):
-        updates = [build_device(config, server.run, k).train_round(number, server.shared) for k in range(config.clients)]
-        server.aggregate(number, updates, {})
+        devices = [build_device(config, server.run, k) for k in range(config.clients)]
+        server.aggregate(number, [device.train_round(number, server.shared) for device in devices], {})
         server.close_round(number)
 
 
@@ -62,5 +63,3 @@ def conf_names(group: str) -> list[str]:
     """Every yaml of a group: a new component is tested by existing."""
     folder = Path(__file__).parent.parent / "conf" / group
     return sorted(path.stem for path in folder.glob("*.yaml"))
-
-

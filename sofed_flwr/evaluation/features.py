@@ -4,7 +4,9 @@ The proof is the idea of MoCo's `sanity_check`: several public linear probes lea
 move the encoder they measure.
 """
 
+import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numpy as np
@@ -14,14 +16,20 @@ from torch import Tensor, nn
 from sofed_flwr.contracts import Features, LabeledImages
 
 
-def extract(encode: Callable[[Tensor], Tensor], data: LabeledImages, batch: int = 512) -> Features:
+def extract(encode: Callable[[Tensor], Tensor], data: LabeledImages, batch: int = 256) -> Features:
     """Features of all images, in order, as float32 on the CPU.
 
-    `encode` takes uint8 (n, 3, H, W) and returns (n, d); it brings its own views, eval mode and no_grad.
+    `encode` takes uint8 (n, 3, H, W) and returns (n, d); it brings its own views, eval mode and no_grad. Batches run
+    side by side, one thread each: torch's own threads wait for each other at every operation, which on cores shared
+    with other work was measured 2 to 10 times slower than a single thread.
     """
-    blocks = (data.images[start : start + batch] for start in range(0, len(data), batch))
-    # np.array copies: the images may be a read-only memmap, which a tensor must not share
-    values = [encode(torch.from_numpy(np.array(block))).detach().float().cpu() for block in blocks]
+
+    def encode_from(start: int) -> Tensor:
+        # np.array copies: the images may be a read-only memmap, which a tensor must not share
+        return encode(torch.from_numpy(np.array(data.images[start : start + batch]))).detach().float().cpu()
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        values = list(pool.map(encode_from, range(0, len(data), batch)))
     return Features(torch.cat(values), torch.from_numpy(np.array(data.labels)))
 
 

@@ -27,8 +27,10 @@ class Suite:
     def run(self, module: nn.Module, encode: Callable[[Tensor], Tensor], split: Split) -> dict[str, float]:
         """All values by name; `feature_std` tells a collapsed encoder (0) from a healthy one (about 1).
 
-        `encode` maps pixels to features by means of `module`.
+        `encode` maps pixels to features by means of `module`, which must be in evaluation mode: batches run side by
+        side, so none may switch it back while another one computes.
         """
+        assert not module.training
         with untouched(module):
             train, test = extract(encode, split.train), extract(encode, split.test)
         values = {"feature_std": feature_std(test.values)}

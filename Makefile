@@ -1,0 +1,24 @@
+# Two commands on a fresh clone: make run, make test. Both build .venv first, and again only when the pins change.
+PYTHON ?= python3
+BIN := .venv/bin
+PINS := $(shell sed -n '/^requires-python/,/^\[project.scripts/p' pyproject.toml | cat - constraints.txt | cksum | cut -d' ' -f1)
+READY := .venv/pins-$(PINS)
+
+.PHONY: run test lint
+run: $(READY)  ## the main job: a federated simulation on the embedded dataset; ARGS="policy=fifo rounds=5"
+	$(BIN)/sofed run $(ARGS)
+
+test: lint  ## everything CI checks
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(READY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
+	@echo "building .venv: about two minutes, once"
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[simulation,report,dev]'
+	@touch $@

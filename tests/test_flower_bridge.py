@@ -1,0 +1,142 @@
+"""Messages: what a device sends, and what the server makes of hostile ones. No Flower process, real Flower records."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+import client_app
+from sofed_flwr.contracts import Update
+from sofed_flwr.flower import NodeDirectory, Task, pack_state, pack_task, pack_update, unpack_task, unpack_update
+
+GLOBAL = {"online.w": torch.zeros(2, 3), "online.n": torch.tensor(4)}
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def task_message(device: int = 3) -> Message:
+    return pack_task(Task("a: 1", "run", 7, device), pack_state(GLOBAL), node=5, ttl=60)
+
+
+def context(**node_config: int) -> Context:
+    return Context(run_id=1, node_id=5, node_config=node_config, state=RecordDict(), run_config={})
+
+
+def reply(shared: ArrayRecord, **counts: float) -> Message:
+    metrics = MetricRecord({"device": 3, "round": 7, **counts})
+    return Message(RecordDict({"shared": shared, "counts": metrics}), reply_to=task_message())
+
+
+def test_a_task_arrives_as_it_was_sent() -> None:
+    task, shared = unpack_task(task_message(), context(**{"partition-id": 0}))
+    assert task == Task("a: 1", "run", 7, 3)
+    assert all(
+        torch.equal(shared[name], tensor) and shared[name].dtype == tensor.dtype for name, tensor in GLOBAL.items()
+    )
+
+
+def test_a_real_device_knows_better_than_the_server_who_it_is() -> None:
+    assert unpack_task(task_message(3), context(**{"device-id": 8}))[0].device == 8
+
+
+def test_an_update_arrives_as_it_was_sent_with_its_size() -> None:
+    update = Update(3, 7, {name: tensor + 1 for name, tensor in GLOBAL.items()}, {"loss": 0.5})
+    found = unpack_update(pack_update(update, task_message()), GLOBAL)
+    assert (found.device, found.round) == (3, 7)
+    assert all(torch.equal(found.shared[name], tensor) for name, tensor in update.shared.items())
+    assert found.metrics["loss"] == 0.5
+    assert 24 + 8 <= found.metrics["bytes_up"] <= 24 + 8 + 2 * 256
+
+
+def forged(**fields: object) -> Array:
+    array = Array(np.zeros((2, 3), np.float32))
+    for name, value in fields.items():
+        setattr(array, name, value)
+    return array
+
+
+def npy(array: np.ndarray) -> bytes:
+    return Array(array).data
+
+
+HOSTILE = {
+    "another shape": (forged(shape=(3, 2)), r"online.w has shape \(3, 2\), expected \(2, 3\)"),
+    "a broadcastable shape": (Array(np.zeros(1, np.float32)), r"has shape \(1,\)"),
+    "garbage of the right size": (forged(data=b"x" * 152), "cannot be decoded"),
+    "too few bytes": (forged(data=b""), "has 0 bytes, expected about 24"),
+    "too many bytes": (forged(data=b"x" * 10_000), "has 10000 bytes, expected about 24"),
+    "a header that asks for 800 GB": (
+        forged(data=npy(np.zeros((2, 3), np.float32)).replace(b"(2, 3)", b"(99999999999, 2)")[:152]),
+        "cannot be decoded",
+    ),
+    "a pickle": (forged(data=npy(np.zeros((2, 3), np.float32)).replace(b"'<f4'", b"'|O' ")), "cannot be decoded"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_array_is_an_error_about_that_reply(kind: str) -> None:
+    array, reason = HOSTILE[kind]
+    message = reply(ArrayRecord({"online.w": array, "online.n": Array(np.array(4))}))
+    with pytest.raises(ValueError, match=reason):
+        unpack_update(message, GLOBAL)
+
+
+def test_a_tensor_the_global_model_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"target\.w is not a tensor of the global model"):
+        unpack_update(reply(ArrayRecord({"target.w": Array(np.zeros(1))})), GLOBAL)
+
+
+def test_a_reply_with_more_than_it_should_hold_is_refused() -> None:
+    message = reply(pack_state(GLOBAL))
+    message.content["pixels"] = MetricRecord({"a": 1})
+    with pytest.raises(ValueError, match="reply holds the records"):
+        unpack_update(message, GLOBAL)
+
+
+def test_an_error_is_passed_on_in_its_own_words() -> None:
+    message = Message(Error(code=2, reason="ValueError: the lens is dirty"), reply_to=task_message())
+    with pytest.raises(ValueError, match="the lens is dirty"):
+        unpack_update(message, GLOBAL)
+
+
+class Grid:
+    """Nodes by id with their node config; answers queries through the real ClientApp."""
+
+    def __init__(self, **nodes: dict[str, int]) -> None:
+        self.nodes = {int(name[1:]): node_config for name, node_config in nodes.items()}
+        self.asked: list[int] = []
+
+    def get_node_ids(self) -> list[int]:
+        return list(self.nodes)
+
+    def send_and_receive(self, messages: list[Message], timeout: float) -> Iterator[Message]:
+        for message in messages:
+            node = message.metadata.dst_node_id
+            self.asked.append(node)
+            answer = client_app.app(message, context(**self.nodes[node]))
+            answer.metadata.__dict__["_src_node_id"] = node
+            yield answer
+
+
+def test_simulated_nodes_take_the_devices_in_turn_by_rank() -> None:
+    grid = Grid(n70={"partition-id": 1}, n90={"partition-id": 0})
+    assert NodeDirectory().wait_for(grid, range(5), wait=1) == {0: 90, 1: 70, 2: 90, 3: 70, 4: 90}
+
+
+def test_real_devices_speak_for_themselves_and_are_asked_once() -> None:
+    grid, directory = Grid(n70={"device-id": 1}, n90={"device-id": 0}), NodeDirectory()
+    assert directory.wait_for(grid, range(2), wait=1) == {0: 90, 1: 70}
+    directory.wait_for(grid, range(2), wait=1)
+    assert sorted(grid.asked) == [70, 90]
+
+
+def test_a_device_that_does_not_come_is_named() -> None:
+    with pytest.raises(TimeoutError, match=r"devices \[1\] did not connect within 0.01 s"):
+        NodeDirectory().wait_for(Grid(n90={"device-id": 0}), range(2), wait=0.01)

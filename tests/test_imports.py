@@ -1,0 +1,117 @@
+"""Data flows one way: who may import whom (style guide, "Target architecture"), read off the source."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "sofed_flwr"
+
+FOUNDATION = {"contracts", "rng", "store", "runlog", "component"}
+ALLOWED = {
+    "contracts": set(),
+    "rng": set(),
+    "component": set(),
+    "store": {"contracts"},
+    "runlog": {"store"},
+    "views": set(),
+    "gate": {"contracts"},
+    "summary": {"runlog"},
+    "run_config": {"component"},
+    "config": {"component", "run_config"},
+    "models": set(),
+    "datasets": {"contracts", "rng"},
+    "sources": {"contracts"},
+    "evaluation": {"contracts"},
+    "aggregators": {"contracts"},
+    "policies": {"contracts"},
+    "methods": {"contracts", "models", "views"},
+    "stream": {"sources.base"},
+    "buffer": {"contracts"},
+    "trainer": {"contracts", "stream", "buffer", "policies.base", "methods.base"},
+    "device": {"contracts", "rng", "store", "buffer", "stream", "trainer"},
+    "encoder_file": {"component", "store", "views"},
+    "run_directory": {"contracts", "store", "runlog"},
+    "server": {
+        *("contracts", "component", "runlog", "summary", "run_directory", "encoder_file", "gate"),
+        *("aggregators.base", "methods.base", "evaluation.suite"),
+    },
+    "assembly": {
+        *(FOUNDATION | {"run_config", "buffer", "stream", "trainer", "device", "server", "run_directory"}),
+        *("datasets.cache", "datasets.ordering", "sources.dataset", "methods.base"),
+    },
+    "flower": {"contracts"},
+    "strategy": {"contracts", "flower", "server"},
+    "launcher": set(),
+    "display": {"runlog"},
+    "simulation": {"assembly", "config", "run_config", "display", "launcher", "run_directory"},
+    "cli": {"assembly", "component", "config", "display", "encoder_file", "launcher", "simulation", "store"},
+    "client_app": {"assembly", "run_config", "flower"},
+    "server_app": {"assembly", "config", "strategy"},
+}
+MODULES = [*PACKAGE.rglob("*.py"), ROOT / "client_app.py", ROOT / "server_app.py"]
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names of everything a file imports, wherever in the file."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= inner if node.module == "sofed_flwr" else {node.module}
+    return names
+
+
+def own(path: Path) -> set[str]:
+    return {name.removeprefix("sofed_flwr.") for name in imported(path) if name.startswith("sofed_flwr.")}
+
+
+def room(path: Path) -> str:
+    """The rule a file falls under: its folder in the package, else its own name."""
+    return path.parent.name if path.parent not in (PACKAGE, ROOT) else path.stem
+
+
+def allows(rule: set[str], name: str) -> bool:
+    return name in rule or name.split(".")[0] in rule
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
+    here = room(path)
+    if path.stem == "__init__":
+        assert not own(path)
+        return
+    # inside a folder, components know their base; a few files are the folder's own tools
+    siblings = (
+        {f"{here}.{name}" for name in ("base", "ordering", "collapse", "features")} if here != path.stem else set()
+    )
+    strangers = {name for name in own(path) if not allows(ALLOWED[here], name) and name not in siblings}
+    assert not strangers
+
+
+@pytest.mark.parametrize(
+    ("library", "owners"),
+    [
+        ("hydra", {"config"}),
+        ("omegaconf", {"config"}),
+        ("flwr", {"flower", "strategy", "client_app", "server_app"}),
+        ("kornia", {"views"}),
+        ("torchvision", {"encoders"}),
+        ("safetensors", {"store"}),
+        ("rich", {"display"}),
+        ("typer", {"cli"}),
+        ("psutil", {"launcher"}),
+    ],
+)
+def test_a_library_has_one_home(library: str, owners: set[str]) -> None:
+    users = {path.stem for path in MODULES if any(name.split(".")[0] == library for name in imported(path))}
+    assert users == owners
+
+
+def test_only_the_edges_see_labels() -> None:
+    """`LabeledImages` and labels end at the stream order and at the evaluation."""
+    users = {room(path) for path in MODULES if "LabeledImages" in path.read_text() or "Labels" in path.read_text()}
+    assert users == {"contracts", "datasets", "evaluation", "assembly"}

@@ -1,0 +1,214 @@
+"""The launcher against real Flower processes: trivial apps without torch, bounded waits for observed events."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sofed_flwr import launcher
+from sofed_flwr.launcher import SimulationFailed, SimulationJob, simulate
+
+NASTY = """a='x y' b="say \\"hi\\"" c=[1,{k: v}] d==é😀 # no comment \\ ${e} \t\n\x01\x7f .toml"""
+
+PYPROJECT = """
+[project]
+name = "launcher-test"
+version = "1.0.0"
+description = "Trivial"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "test"
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+[tool.flwr.app.config]
+overrides = ""
+"""
+
+CLIENT_APP = """
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    return Message(RecordDict(), reply_to=message)
+"""
+
+# {notes} is a directory. The query makes sure that Ray and its workers exist before the body runs.
+SERVER_APP = """
+import os, time
+from pathlib import Path
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+app = ServerApp()
+notes = Path({notes!r})
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    (notes / "home").write_text(os.environ["FLWR_HOME"])
+    while not (nodes := list(grid.get_node_ids())):
+        time.sleep(0.05)
+    messages = [Message(RecordDict(), node, MessageType.QUERY) for node in nodes]
+    replies = list(grid.send_and_receive(messages, timeout=120))
+    (notes / "replies").write_text(str(sum(not reply.has_error() for reply in replies)))
+    {body}
+"""
+
+FOREVER = "(notes / 'running').touch(); time.sleep(600)"
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Callable[[str, str], SimulationJob]:
+    def make(body: str, overrides: str = "") -> SimulationJob:
+        app = tmp_path / "app"
+        app.mkdir()
+        (app / "pyproject.toml").write_text(PYPROJECT)
+        (app / "client_app.py").write_text(CLIENT_APP)
+        (app / "server_app.py").write_text(SERVER_APP.format(notes=str(tmp_path), body=body))
+        return SimulationJob(app, overrides, nodes=3, workers=2, log=tmp_path / "logs" / "flower.log")
+
+    return make
+
+
+def living(home: str) -> list[psutil.Process]:
+    """All processes of one run; found without the launcher's own search."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("FLWR_HOME") == home and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def named(processes: list[psutil.Process], name: str) -> list[psutil.Process]:
+    return [process for process in processes if process.name().startswith(name)]
+
+
+def wait_for(event: Callable[[], object], seconds: float = 180.0) -> None:
+    end = time.monotonic() + seconds
+    while not event():
+        assert time.monotonic() < end, "the event did not come"
+        time.sleep(0.05)
+
+
+def assert_nothing_left(notes: Path) -> None:
+    home = (notes / "home").read_text()
+    assert living(home) == []
+    assert not Path(home).exists()
+
+
+@pytest.mark.flower
+def test_run_completes_with_the_exact_overrides(make_job: Callable[..., SimulationJob], tmp_path: Path) -> None:
+    body = "(notes / 'overrides').write_bytes(context.run_config['overrides'].encode()); print('the server speaks')"
+    job = make_job(body, NASTY)
+    ticks: list[float] = []
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    simulate(job, lambda: ticks.append(time.monotonic()), interval=0.1)
+
+    assert (tmp_path / "overrides").read_bytes().decode() == NASTY
+    assert (tmp_path / "replies").read_text() == "3"
+    assert len(ticks) > 10
+    assert "the server speaks" in job.log.read_text()
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.flower
+def test_failed_run_gives_the_apps_own_reason(make_job: Callable[..., SimulationJob], tmp_path: Path) -> None:
+    with pytest.raises(SimulationFailed) as caught:
+        simulate(make_job("raise ValueError('the buffer is on fire')"), lambda: None)
+
+    assert str(caught.value) == "the buffer is on fire"
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.flower
+def test_impatient_ctrl_c_leaves_nothing(make_job: Callable[..., SimulationJob], tmp_path: Path) -> None:
+    program = (
+        "import signal; from pathlib import *; from sofed_flwr.launcher import *\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"simulate({make_job(FOREVER)!r}, lambda: None)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        wait_for(lambda: (tmp_path / "running").exists() or child.poll() is not None)
+        home = (tmp_path / "home").read_text()
+        family = living(home)
+        assert all(named(family, name) for name in ("flower-superlin", "flwr-simulation", "raylet", "ray::ClientApp"))
+        heard = [link.laddr.ip for process in family for link in process.net_connections() if link.status == "LISTEN"]
+        assert {ip.removeprefix("::ffff:") for ip in heard} == {"127.0.0.1"}
+    finally:
+        started = time.monotonic()
+        os.killpg(child.pid, signal.SIGINT)  # as a terminal does it
+    wait_for(lambda: not named(living(home), "flower-superlin"), 15)  # the cleanup is under way
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGINT)
+    _, error = child.communicate(timeout=15)
+
+    assert time.monotonic() - started < 15
+    assert child.returncode == -signal.SIGINT
+    assert b"KeyboardInterrupt" in error
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.flower
+def test_killed_simulation_is_a_failure_and_no_hang(make_job: Callable[..., SimulationJob], tmp_path: Path) -> None:
+    killed: list[float] = []
+
+    def kill_once() -> None:
+        if not killed and (tmp_path / "running").exists():
+            named(living((tmp_path / "home").read_text()), "flwr-simulation")[0].kill()
+            killed.append(time.monotonic())
+
+    job = make_job(FOREVER)
+    with pytest.raises(SimulationFailed, match="process is gone and its run counts as running") as caught:
+        simulate(job, kill_once)
+
+    assert str(job.log) in str(caught.value)
+    assert time.monotonic() - killed[0] < 30
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.flower
+def test_refused_app_gives_flowers_own_reason(tmp_path: Path) -> None:
+    with pytest.raises(SimulationFailed, match=r"pyproject\.toml"):
+        simulate(SimulationJob(tmp_path, "", 1, 1, tmp_path / "flower.log"), lambda: None)
+
+
+@pytest.mark.flower
+def test_failing_tick_leaves_nothing(make_job: Callable[..., SimulationJob], tmp_path: Path) -> None:
+    def tick() -> None:
+        (superlink,) = [child for child in psutil.Process().children() if "superlink" in " ".join(child.cmdline())]
+        (tmp_path / "home").write_text(superlink.environ()["FLWR_HOME"])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        simulate(make_job("pass"), tick)
+    assert_nothing_left(tmp_path)
+
+
+def test_superlink_that_dies_at_start_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = "\x1b[91mERROR \x1b[0m:     Traceback (most recent call last):"
+    (tmp_path / "words").write_text("\n".join([header, "  x = 1", *2 * ["OSError: no ports today"], "INFO bye"]))
+    (tmp_path / "flower-superlink").write_text(f"#!/bin/sh\ncat '{tmp_path}/words'\nexit 3\n")
+    (tmp_path / "flower-superlink").chmod(0o755)
+    monkeypatch.setattr(launcher.sys, "executable", str(tmp_path / "python"))
+    log = tmp_path / "flower.log"
+    log.write_text("ERROR of an earlier run\n")
+
+    with pytest.raises(SimulationFailed) as caught:
+        simulate(SimulationJob(tmp_path, "", 1, 1, log), lambda: None)
+    assert str(caught.value) == f"Flower's SuperLink died. See {log}, which ends with:\nOSError: no ports today"
