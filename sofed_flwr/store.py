@@ -81,7 +81,8 @@ def write_file(path: Path, tensors: State, meta: Mapping[str, Any]) -> None:
     """Write tensors and JSON-able meta so that `path` is always the old file or the new one, never a mixture."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(meta, sort_keys=True)
-    header = {"format": FORMAT, "meta": text, "sha256": _digest(tensors, text)}
+    # One entry, because safetensors writes several in random order and equal content shall give equal files.
+    header = {FORMAT: f"{_digest(tensors, text)} {text}"}
     write_atomically(path, safetensors.torch.save(tensors, header))
 
 
@@ -93,11 +94,13 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (safetensors.SafetensorError, UnicodeDecodeError) as error:
         raise DamagedFileError(f"{path} is damaged ({error})") from error
-    if header.get("format") != FORMAT:
-        raise DamagedFileError(f"{path} has format {header.get('format')!r}, expected {FORMAT!r}")
-    if header.get("sha256") != _digest(tensors, header.get("meta", "")):
+    if FORMAT not in header:
+        raise DamagedFileError(f"{path} is not a file of format {FORMAT}")
+    digest, _, text = header[FORMAT].partition(" ")
+    if digest != _digest(tensors, text):
         raise DamagedFileError(f"{path} is damaged (its checksum does not match)")
-    return tensors, json.loads(header["meta"])
+    meta: dict[str, Any] = json.loads(text)
+    return tensors, meta
 
 
 def write_atomically(path: Path, content: bytes) -> None:

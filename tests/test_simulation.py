@@ -116,7 +116,7 @@ def test_ctrl_c_leaves_no_process_and_the_run_resumes_to_the_encoder_it_would_ha
 @pytest.mark.flower
 @pytest.mark.parametrize(
     ("in_the_way", "reason"),
-    [("devices", "NotADirectoryError"), ("checkpoint", "FileExistsError")],
+    [("devices", "NotADirectoryError"), ("checkpoint", "File exists")],
     ids=["client", "server"],
 )
 def test_a_failure_inside_an_app_reaches_the_user_in_its_own_words(
