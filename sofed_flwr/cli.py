@@ -16,7 +16,7 @@ from sofed_flwr.config import compose, sweep
 from sofed_flwr.display import comparison_table, console, result_table
 from sofed_flwr.encoder_file import load_encoder
 from sofed_flwr.launcher import SimulationFailed
-from sofed_flwr.simulation import run_simulation
+from sofed_flwr.simulation import InterruptedRunError, run_simulation
 from sofed_flwr.store import DamagedFileError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Self-supervised federated learning on devices.")
@@ -30,7 +30,7 @@ def run(
 ) -> None:
     """Simulate a federation and train its encoder."""
     given = overrides or []
-    with _exit_codes(given):
+    with _exit_codes():
         if multirun:
             _sweep(given)
         else:
@@ -42,7 +42,7 @@ def evaluate(
     encoder: Annotated[Path, typer.Argument(help="encoder.safetensors of a run")], overrides: Overrides = None
 ) -> None:
     """Judge a saved encoder: kNN and linear probe."""
-    with _exit_codes(overrides or []):
+    with _exit_codes():
         config = compose(overrides or [])
         frozen = load_encoder(encoder)
         values = build(config.evaluation, "evaluation").run(frozen, frozen.features, build_dataset(config))
@@ -67,17 +67,20 @@ def _sweep(overrides: list[str]) -> None:
 
 
 @contextmanager
-def _exit_codes(overrides: list[str]) -> Iterator[None]:
-    """One sentence instead of a traceback for what a user can cause; a polite kill ends like Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _exit_codes() -> Iterator[None]:
+    """One sentence instead of a traceback for what a user can cause; a kill or a lost terminal ends like Ctrl-C."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     except (ConfigError, DamagedFileError, FileNotFoundError) as error:
         _fail(str(error), 2)
     except SimulationFailed as error:
         _fail(str(error), 1)
+    except InterruptedRunError as error:
+        _fail(str(error), 130)
     except KeyboardInterrupt:
-        _fail("interrupted; the last committed round is kept, continue with sofed run resume=DIR", 130)
+        _fail("interrupted", 130)
 
 
 def _fail(message: str, code: int) -> None:

@@ -18,6 +18,10 @@ APP = Path(__file__).resolve().parent.parent
 """The Flower app: the directory of pyproject.toml, client_app.py and server_app.py."""
 
 
+class InterruptedRunError(RuntimeError):
+    """The user stopped the run; the message says how to go on."""
+
+
 def run_simulation(overrides: Sequence[str]) -> tuple[RunDirectory, dict[str, Any]]:
     """Run to the end; the run's directory and its summary."""
     config = compose(overrides)
@@ -26,7 +30,12 @@ def run_simulation(overrides: Sequence[str]) -> tuple[RunDirectory, dict[str, An
     directory.path.mkdir(parents=True, exist_ok=True)
     directory.summary.unlink(missing_ok=True)
     with RunProgress(directory.log.path, config.rounds) as progress:
-        simulate(_job(config, directory), progress.update)
+        try:
+            simulate(_job(config, directory), progress.update)
+        except KeyboardInterrupt as signal:
+            started = directory.config.exists()
+            how = f"continue with: sofed run resume={directory.path}" if started else "no round was committed"
+            raise InterruptedRunError(f"interrupted; {how}") from signal
     if not directory.summary.exists():
         raise SimulationFailed(f"the run ended without a result; see {directory.path / 'flower.log'}")
     return directory, json.loads(directory.summary.read_text())

@@ -25,7 +25,7 @@ WRONG = {
     "policy.on_global=forget": "policy.on_global=forget: input should be 'keep' or 'rescore'",
     "method.ema=1.5": "method.ema=1.5: input should be less than or equal to 1",
     "method.views.gray=2": "method.views.gray=2: input should be less than or equal to 1",
-    "encoder.stem=vit": "encoder.stem=vit: input should be 'cifar' or 'imagenet'",
+    "encoder.stem=vit": "encoder.stem=vit: input should be 'cifar', 'half' or 'imagenet'",
     "evaluation.every=0": "evaluation.every=0: input should be greater than or equal to 1",
     "evaluation.knn.k=0": "evaluation.knn.k=0: input should be greater than or equal to 1",
     "device.threads=0": "device.threads=0: input should be greater than or equal to 1",

@@ -57,6 +57,12 @@ def test_every_encoder_gives_features_of_the_width_it_announces(name: str, stem:
     assert encoder(torch.rand(2, 3, 32, 32)).shape == (2, encoder.feature_dim)
 
 
+def test_the_half_stem_works_on_a_quarter_of_the_pixels() -> None:
+    encoder = build(compose(["encoder=resnet8", "encoder.stem=half"]).encoder, "encoder")
+    assert encoder.conv1(torch.rand(1, 3, 32, 32)).shape == (1, 16, 16, 16)
+    assert encoder(torch.rand(2, 3, 32, 32)).shape == (2, 128)
+
+
 def test_our_resnet18_with_the_imagenet_stem_is_torchvisions() -> None:
     theirs = resnet18(weights=None).eval()
     ours = build(compose(["encoder=resnet18", "encoder.stem=imagenet"]).encoder, "encoder").eval()

@@ -1,36 +1,84 @@
-"""INTERIM."""
+"""The embedded dataset: ten shapes, generated from a seed, nothing to download.
 
+The class is the outline alone. Everything else about an image is nuisance, drawn per image: position, size and rotation
+(a network must not learn where pixels are), foreground and background colour, stripes on the shape, a background with
+gradient and blobs, noise. So an untrained encoder sees mostly nuisance, and what BYOL's augmentations teach a network
+to ignore is what stands between its features and the class.
+"""
+
+from collections.abc import Callable
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from sofed_flwr.contracts import LabeledImages, Split
+from sofed_flwr.contracts import LabeledImages, Pixels, Split
 from sofed_flwr.rng import numpy_generator
 
-CLASS_NAMES = tuple("abcdefghij")
+VERSION = 1
+"""To be raised whenever the rendering changes: it is part of the cache's key."""
+
+SIZE = 32
+CHUNK = 500
+"""Images rendered at a time; bounds the memory at about 100 MB."""
+
+Field2D = NDArray[np.floating]
+"""A value per pixel and image, (n, 32, 32) or broadcastable to it."""
+
+Distance = Callable[[Field2D, Field2D], Field2D]
+"""Signed distance from a shape's outline, negative inside; coordinates run from -1 to 1 over the shape."""
 
 
-def render_shapes(count: int, rng: np.random.Generator, size: int = 32) -> LabeledImages:
-    labels = rng.permutation(np.arange(count) % 10).astype(np.int64)
-    return LabeledImages(rng.integers(0, 255, (count, 3, size, size), dtype=np.uint8), labels)
+def _box(x: Field2D, y: Field2D, width: float, height: float) -> Field2D:
+    return np.maximum(np.abs(x) - width, np.abs(y) - height)
+
+
+def _cross(x: Field2D, y: Field2D) -> Field2D:
+    return np.minimum(_box(x, y, 1.0, 0.28), _box(x, y, 0.28, 1.0))
+
+
+def _sides(x: Field2D, y: Field2D, count: int, offset: float) -> Field2D:
+    """Distances from `count` lines around the centre, (..., count); the first one lies at the bottom."""
+    angles = np.pi / 2 + 2 * np.pi * np.arange(count, dtype=np.float32) / count
+    return x[..., None] * np.cos(angles) + y[..., None] * np.sin(angles) - offset
+
+
+def _diagonal(shape: Distance) -> Distance:
+    half = np.float32(0.5**0.5)
+    return lambda x, y: shape((x + y) * half, (x - y) * half)
+
+
+SHAPES: dict[str, Distance] = {
+    "disc": lambda x, y: np.hypot(x, y) - 0.8,
+    "ring": lambda x, y: np.abs(np.hypot(x, y) - 0.75) - 0.25,
+    "square": lambda x, y: _box(x, y, 0.7, 0.7),
+    "diamond": _diagonal(lambda x, y: _box(x, y, 0.7, 0.7)),
+    "cross": _cross,
+    "saltire": _diagonal(_cross),
+    "bar": lambda x, y: _box(x, y, 1.1, 0.35),
+    "pillar": lambda x, y: _box(x, y, 0.35, 1.1),
+    "triangle": lambda x, y: _sides(x, y, 3, 0.5).max(axis=-1),
+    "star": lambda x, y: np.partition(_sides(x, y, 5, 0.38), 3, axis=-1)[..., 3],
+}
+CLASS_NAMES = tuple(SHAPES)
 
 
 @dataclass(frozen=True)
 class Shapes:
     """`train` and `test` images; `seed` decides all of them, so that every run and machine has the same."""
 
-    train: Annotated[int, Field(ge=10)]
-    test: Annotated[int, Field(ge=10)]
+    train: Annotated[int, Field(ge=len(CLASS_NAMES))]
+    test: Annotated[int, Field(ge=len(CLASS_NAMES))]
     seed: Annotated[int, Field(ge=0)]
 
     def fingerprint(self) -> str:
-        """The arguments, and a version to raise whenever the rendering changes."""
+        """The arguments and the version of the rendering."""
         return f"shapes:{VERSION}:{self.train}:{self.test}:{self.seed}"
 
     def load(self) -> Split:
-        """Train and test images come from generators of their own."""
+        """Train and test images have generators of their own."""
         train, test = (
             render_shapes(count, numpy_generator(self.seed, f"shapes {half}"))
             for half, count in (("train", self.train), ("test", self.test))
@@ -38,4 +86,80 @@ class Shapes:
         return Split(train, test)
 
 
-VERSION = 1
+def render_shapes(count: int, rng: np.random.Generator) -> LabeledImages:
+    """`count` images in random order of class, classes as equal in number as can be."""
+    labels = rng.permutation(np.arange(count) % len(CLASS_NAMES)).astype(np.int64)
+    chunks = [_render(labels[start : start + CHUNK], rng) for start in range(0, count, CHUNK)]
+    return LabeledImages(np.concatenate(chunks), labels)
+
+
+def _render(labels: NDArray[np.int64], rng: np.random.Generator) -> Pixels:
+    background, foreground = _colours(len(labels), rng)
+    canvas = background[:, :, None, None] + _gradient(len(labels), rng)[:, None]
+    canvas = canvas + _blobs(len(labels), rng)
+    mask = _masks(labels, rng)[:, None]
+    striped = foreground[:, :, None, None] + _stripes(len(labels), rng)[:, None]
+    image = canvas * (1 - mask) + striped * mask
+    image += rng.normal(0, 0.03, image.shape)
+    return (image.clip(0, 1) * 255).astype(np.uint8)
+
+
+def _masks(labels: NDArray[np.int64], rng: np.random.Generator) -> Field2D:
+    """How much of each pixel the shape covers, anti-aliased over one pixel: position, size and rotation are drawn."""
+    size = _draw(rng, 0.6, 0.85, len(labels))
+    angle = _draw(rng, -0.35, 0.35, len(labels))
+    x, y = _grid()
+    x, y = (x - _draw(rng, -0.25, 0.25, len(labels))) / size, (y - _draw(rng, -0.25, 0.25, len(labels))) / size
+    x, y = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
+    distance = np.empty_like(x)
+    for label, name in enumerate(CLASS_NAMES):
+        members = labels == label
+        distance[members] = SHAPES[name](x[members], y[members])
+    return (0.5 - distance * size * SIZE / 2).clip(0, 1)
+
+
+def _colours(count: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Background and foreground (n, 3), drawn again until their brightness differs: an outline must be there."""
+    background, foreground = _colour(count, rng), _colour(count, rng)
+    while (alike := np.abs((foreground - background).mean(axis=1)) < 0.25).any():
+        foreground[alike] = _colour(int(alike.sum()), rng)
+    return background, foreground
+
+
+def _colour(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    gray, tint = rng.uniform(0.1, 0.9, (count, 1)), rng.uniform(-0.15, 0.15, (count, 3))
+    return (gray + tint).clip(0, 1).astype(np.float32)
+
+
+def _gradient(count: int, rng: np.random.Generator) -> Field2D:
+    x, y = _grid()
+    angle = _draw(rng, 0, 2 * np.pi, count)
+    return _draw(rng, 0, 0.2, count) * (np.cos(angle) * x + np.sin(angle) * y)
+
+
+def _blobs(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Two soft discs of any colour behind the shape, (n, 3, 32, 32)."""
+    x, y = _grid()
+    total = np.zeros((count, 3, SIZE, SIZE), np.float32)
+    for _ in range(2):
+        distance = np.hypot(x - _draw(rng, -1, 1, count), y - _draw(rng, -1, 1, count)) - _draw(rng, 0.1, 0.3, count)
+        tint = rng.uniform(-0.2, 0.2, (count, 3, 1, 1)).astype(np.float32)
+        total += (0.5 - distance * SIZE / 4).clip(0, 1)[:, None] * tint
+    return total
+
+
+def _stripes(count: int, rng: np.random.Generator) -> Field2D:
+    x, y = _grid()
+    angle, phase = _draw(rng, 0, np.pi, count), _draw(rng, 0, 2 * np.pi, count)
+    waves = np.sin(_draw(rng, 8, 24, count) * (np.cos(angle) * x + np.sin(angle) * y) + phase)
+    return _draw(rng, 0, 0.15, count) * waves
+
+
+def _grid() -> tuple[Field2D, Field2D]:
+    line = (np.arange(SIZE, dtype=np.float32) + 0.5) / SIZE * 2 - 1
+    return line[None, None, :], line[None, :, None]
+
+
+def _draw(rng: np.random.Generator, low: float, high: float, count: int) -> Field2D:
+    """One number per image, ready to meet a grid."""
+    return rng.uniform(low, high, (count, 1, 1)).astype(np.float32)

@@ -1,8 +1,8 @@
 """Backbones: images (n, 3, H, W) -> features (n, `feature_dim`).
 
-Names inside the ResNets follow torchvision's, so its weights load where widths agree. The `cifar` stem keeps a 32-pixel
-image large (3x3, stride 1, no pooling); `imagenet` is the 7x7, stride 2, pooled stem: about 15 times cheaper at 32
-pixels, for boards that cannot afford better.
+Names inside the ResNets follow torchvision's, so its weights load where widths agree. Three stems for three budgets:
+`cifar` keeps a 32-pixel image large (3x3, stride 1, no pooling), `half` halves it (stride 2: a quarter of the work),
+`imagenet` is the original 7x7, stride 2 and pooled (a sixteenth), meant for images of 100 pixels and more.
 """
 
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchvision.models import mobilenet_v3_small as torchvision_mobilenet_v3_small
 from torchvision.models.resnet import BasicBlock, conv1x1
 
-Stem = Literal["cifar", "imagenet"]
+Stem = Literal["cifar", "half", "imagenet"]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -21,11 +21,11 @@ class ResNet(nn.Module):
 
     def __init__(self, blocks: list[int], width: int, stem: Stem) -> None:
         super().__init__()
-        imagenet = stem == "imagenet"
-        self.conv1 = nn.Conv2d(3, width, 7 if imagenet else 3, 2 if imagenet else 1, 3 if imagenet else 1, bias=False)
+        kernel, stride = {"cifar": (3, 1), "half": (3, 2), "imagenet": (7, 2)}[stem]
+        self.conv1 = nn.Conv2d(3, width, kernel, stride, padding=kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
-        self.maxpool = nn.MaxPool2d(3, 2, 1) if imagenet else nn.Identity()
+        self.maxpool = nn.MaxPool2d(3, 2, 1) if stem == "imagenet" else nn.Identity()
         widths = [width * 2**stage for stage in range(len(blocks))]
         for stage, (count, out) in enumerate(zip(blocks, widths, strict=True), start=1):
             into = widths[max(stage - 2, 0)]
@@ -53,9 +53,9 @@ def _stage(into: int, out: int, count: int, stride: int) -> nn.Sequential:
 
 
 class MobileNetV3Small(nn.Module):
-    """torchvision's MobileNetV3-Small without its classifier."""
+    """torchvision's MobileNetV3-Small without its classifier; the `cifar` stem has stride 1 instead of 2."""
 
-    def __init__(self, stem: Stem) -> None:
+    def __init__(self, stem: Literal["cifar", "imagenet"]) -> None:
         super().__init__()
         self.features = torchvision_mobilenet_v3_small(weights=None).features
         if stem == "cifar":
@@ -75,6 +75,6 @@ def resnet(blocks: Annotated[list[Positive], Field(min_length=1)], width: Positi
 
 
 @validate_call
-def mobilenet_v3_small(stem: Stem) -> MobileNetV3Small:
+def mobilenet_v3_small(stem: Literal["cifar", "imagenet"]) -> MobileNetV3Small:
     """Build a MobileNetV3-Small from its yaml."""
     return MobileNetV3Small(stem)
