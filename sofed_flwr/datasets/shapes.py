@@ -134,7 +134,7 @@ def _colour(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
 def _gradient(count: int, rng: np.random.Generator) -> Field2D:
     x, y = _grid()
     angle = _draw(rng, 0, 2 * np.pi, count)
-    return _draw(rng, 0, 0.15, count) * (np.cos(angle) * x + np.sin(angle) * y)
+    return _draw(rng, 0, 0.1, count) * (np.cos(angle) * x + np.sin(angle) * y)
 
 
 def _blobs(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -143,7 +143,7 @@ def _blobs(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
     total = np.zeros((count, 3, SIZE, SIZE), np.float32)
     for _ in range(2):
         distance = np.hypot(x - _draw(rng, -1, 1, count), y - _draw(rng, -1, 1, count)) - _draw(rng, 0.1, 0.3, count)
-        tint = rng.uniform(-0.15, 0.15, (count, 3, 1, 1)).astype(np.float32)
+        tint = rng.uniform(-0.1, 0.1, (count, 3, 1, 1)).astype(np.float32)
         total += (0.5 - distance * SIZE / 4).clip(0, 1)[:, None] * tint
     return total
 
@@ -152,7 +152,7 @@ def _stripes(count: int, rng: np.random.Generator) -> Field2D:
     x, y = _grid()
     angle, phase = _draw(rng, 0, np.pi, count), _draw(rng, 0, 2 * np.pi, count)
     waves = np.sin(_draw(rng, 8, 24, count) * (np.cos(angle) * x + np.sin(angle) * y) + phase)
-    return _draw(rng, 0, 0.1, count) * waves
+    return _draw(rng, 0, 0.06, count) * waves
 
 
 def _grid() -> tuple[Field2D, Field2D]:
