@@ -22,6 +22,13 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Heads(Section):
+    """Widths of projector and predictor after their input."""
+
+    hidden: PositiveInt
+    output: PositiveInt
+
+
 class Optimizer(Section):
     """SGD's numbers."""
 
@@ -63,6 +70,7 @@ class RunConfig(Section):
     workers: PositiveInt | None
     out: str | None
     resume: str | None
+    heads: Heads
     optimizer: Optimizer
     stream: Stream
     federation: Federation

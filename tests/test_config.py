@@ -57,7 +57,7 @@ def test_what_cannot_run_is_refused_in_one_sentence(override: str, tmp_path: Pat
     [
         (["dataset=npz", "dataset.path=/no/such.npz"], "dataset.path='/no/such.npz' is not a file"),
         (["partition=by_class", "partition.classes_per_client=1"], "partition.classes_per_client=1 does not deal"),
-        (["method.predictor=[32,8]"], "method.predictor ends in 8, but has to foresee a projection of 256"),
+        (["method.predictor=[32,8]"], "method.predictor ends in 8, but has to foresee a projection of 128"),
     ],
 )
 def test_impossible_combinations_name_the_key(overrides: list[str], message: str, tmp_path: Path) -> None:
