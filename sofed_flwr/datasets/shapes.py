@@ -6,7 +6,9 @@ gradient and blobs, noise. So an untrained encoder sees mostly nuisance, and wha
 to ignore is what stands between its features and the class.
 """
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -16,9 +18,6 @@ from pydantic.dataclasses import dataclass
 
 from sofed_flwr.contracts import LabeledImages, Pixels, Split
 from sofed_flwr.rng import numpy_generator
-
-VERSION = 1
-"""To be raised whenever the rendering changes: it is part of the cache's key."""
 
 SIZE = 32
 CHUNK = 500
@@ -74,8 +73,9 @@ class Shapes:
     seed: Annotated[int, Field(ge=0)]
 
     def fingerprint(self) -> str:
-        """The arguments and the version of the rendering."""
-        return f"shapes:{VERSION}:{self.train}:{self.test}:{self.seed}"
+        """The arguments and this very file: whoever changes the rendering gets new images, not cached ones."""
+        rendering = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+        return f"shapes:{rendering}:{self.train}:{self.test}:{self.seed}"
 
     def load(self) -> Split:
         """Train and test images have generators of their own."""
