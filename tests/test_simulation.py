@@ -20,11 +20,9 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 
 
-def sofed(*arguments: str, **options: str) -> "subprocess.CompletedProcess[str]":
+def sofed(*arguments: str, timeout: float = 300) -> "subprocess.CompletedProcess[str]":
     command = [str(BIN / "sofed"), *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, **options}
-    )
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -128,6 +126,17 @@ def test_a_failure_inside_an_app_reaches_the_user_in_its_own_words(
     assert done.returncode == 1
     assert reason in done.stderr
     assert in_the_way in done.stderr
+
+
+@pytest.mark.flower
+def test_the_demo_of_make_run_teaches_the_encoder_what_an_untrained_one_does_not_know(tmp_path: Path) -> None:
+    done = sofed("run", f"out={tmp_path / 'demo'}", timeout=600)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
+    untrained, trained = summary["untrained"]["linear"]["1.0"], summary["linear"]["1.0"]
+    assert untrained < 60
+    assert trained - untrained >= 15
+    assert summary["discard_ratio"] > 0.5
 
 
 @pytest.mark.flower
