@@ -24,6 +24,9 @@ class Buffer:
     def pool(self, segment: Tensor) -> Pool:
         """B ∪ X for one iteration: entries that stayed are one iteration older, new ones have age 0 and no score."""
         new = len(segment)
+        if len(self) and self.images.shape[1:] != segment.shape[1:]:
+            held, given = tuple(self.images.shape[1:]), tuple(segment.shape[1:])
+            raise ValueError(f"the buffer holds images of shape {held}, the stream gives {given}")
         return Pool(
             images=torch.cat([self.images, segment]) if len(self) else segment,
             scores=torch.cat([self.scores, torch.full((new,), torch.nan)]),

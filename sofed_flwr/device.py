@@ -7,10 +7,8 @@ generation before that round, so that a resumed run is the run that was interrup
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
+from functools import partial
 
 from sofed_flwr import rng
 from sofed_flwr.buffer import Buffer
@@ -48,15 +46,12 @@ class Device:
         """One round of Algorithm 1 on this device."""
         held = self._generation_before(round_number)
         self._restore(held, shared)
-        generator = self._generators(round_number)
+        draw = partial(rng.generator, self.identity.seed, self.identity.device, round_number)
         metrics = self.trainer.train(
-            self.stream, self.buffer, self.segments, selecting=generator("select"), viewing=generator("views")
+            self.stream, self.buffer, self.segments, selecting=draw("select"), viewing=draw("views")
         )
         self._persist(round_number, 0 if held is None else held.number + 1)
         return Update(self.identity.device, round_number, self.trainer.method.shared_state(), metrics)
-
-    def _generators(self, round_number: int) -> Callable[[str], torch.Generator]:
-        return lambda purpose: rng.generator(self.identity.seed, self.identity.device, round_number, purpose)
 
     def _generation_before(self, round_number: int) -> Generation | None:
         """The newest state that this round may follow: any of another run, or an earlier round of this one."""

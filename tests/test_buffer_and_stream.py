@@ -1,6 +1,7 @@
 """The buffer moves pixels and counts ages; the stream never loses or doubles an image."""
 
 import numpy as np
+import pytest
 import torch
 
 from sofed_flwr.buffer import Buffer
@@ -41,6 +42,13 @@ def test_a_buffer_comes_back_and_a_smaller_one_keeps_the_youngest() -> None:
     smaller.load_state_dict(buffer.state_dict())
     assert same.images[:, 0, 0, 0].tolist() == [1, 2, 3]
     assert smaller.images[:, 0, 0, 0].tolist() == [1, 3]
+
+
+def test_images_of_another_shape_are_refused() -> None:
+    buffer = Buffer(2)
+    buffer.keep(buffer.pool(segment(1, 2)), Selection(torch.tensor([0, 1]), torch.zeros(2)))
+    with pytest.raises(ValueError, match=r"holds images of shape \(3, 2, 2\), the stream gives \(3, 4, 4\)"):
+        buffer.pool(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))
 
 
 def test_a_stream_shows_each_image_once_per_pass_over_any_restarts() -> None:
