@@ -47,29 +47,37 @@ def unpack_task(message: Message, context: Context) -> tuple[Task, State]:
 
 def pack_update(update: Update, task: Message) -> Message:
     """The only message with content that ever leaves a device."""
-    counts: dict[str, Any] = {"device": update.device, "round": update.round, **update.metrics}
+    counts: dict[str, Any] = {"round": update.round, **update.metrics}
     content = RecordDict({"shared": pack_state(update.shared), "counts": MetricRecord(counts)})
     return Message(content, reply_to=task)
 
 
-def unpack_update(message: Message, reference: State) -> Update:
-    """Decode a reply, or say in a `ValueError` why it cannot be."""
+def unpack_update(message: Message, device: int, reference: State) -> Update:
+    """Decode the reply of the device that was asked, or say in a `ValueError` why it cannot be."""
     if message.has_error():
         raise ValueError(message.error.reason or f"error code {message.error.code}")
     content = message.content
-    if set(content) != {"shared", "counts"}:
+    if set(content.array_records) != {"shared"} or set(content.metric_records) != {"counts"} or len(content) != 2:
         raise ValueError(f"reply holds the records {sorted(content)}, expected counts and shared")
-    counts = {name: float(value) for name, value in content.metric_records["counts"].items()}  # type: ignore[arg-type]
+    round_number, counts = _read_counts(content.metric_records["counts"])
     arrays = content.array_records["shared"]
     shared = {name: _decode(name, array, reference.get(name)) for name, array in arrays.items()}
     counts["bytes_up"] = float(sum(len(array.data) for array in arrays.values()))
-    device, round_number = int(counts.pop("device")), int(counts.pop("round"))
     return Update(device, round_number, shared, counts)
 
 
 def pack_state(state: State) -> ArrayRecord:
     """Named tensors as Flower's arrays."""
     return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in state.items()})
+
+
+def _read_counts(record: MetricRecord) -> tuple[int, dict[str, float]]:
+    lists = [name for name, value in record.items() if isinstance(value, list)]
+    if lists or not isinstance(record.get("round"), int):
+        raise ValueError(f"counts must be numbers with a whole round among them, got {dict(record)}")
+    numbers: dict[str, Any] = dict(record)
+    round_number = int(numbers.pop("round"))
+    return round_number, {name: float(value) for name, value in numbers.items()}
 
 
 def _decode(name: str, array: Array, expected: Tensor | None) -> Tensor:

@@ -78,19 +78,17 @@ class SofedStrategy(Strategy):
     def _read(self, replies: Iterable[Message]) -> tuple[list[Update], dict[int, str]]:
         """Updates, and reasons by device for replies that are none, missing ones included.
 
-        A reply belongs to the task it answers: errors made on the way do not carry their device's node id, and what a
-        device says of itself must not make it another.
+        A reply belongs to the task it answers: errors made on the way do not carry their device's node id, and no
+        device says of itself which one it is.
         """
         asked = {message.metadata.message_id: device for device, message in self._sent.items()}
         failures = dict.fromkeys(self._sent, f"no reply within {self.deadline:g} s")
-        updates = []
+        updates: list[Update] = []
         for reply in replies:
             device = asked[reply.metadata.reply_to_message_id]
             try:
-                update = unpack_update(reply, self.server.shared)
+                updates.append(unpack_update(reply, device, self.server.shared))
+                failures.pop(device)
             except ValueError as error:
                 failures[device] = str(error)
-            else:
-                failures.pop(device)
-                updates.append(Update(device, update.round, update.shared, update.metrics))
         return updates, failures

@@ -1,6 +1,6 @@
 """Messages: what a device sends, and what the server makes of hostile ones. No Flower process, real Flower records."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -9,8 +9,12 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, 
 from flwr.supercore.task_identity import TaskIdentity
 
 import client_app
+from sofed_flwr.assembly import build_server
 from sofed_flwr.contracts import Update
 from sofed_flwr.flower import NodeDirectory, Task, pack_state, pack_task, pack_update, unpack_task, unpack_update
+from sofed_flwr.run_config import RunConfig
+from sofed_flwr.runlog import read_rows
+from sofed_flwr.strategy import SofedStrategy
 
 GLOBAL = {"online.w": torch.zeros(2, 3), "online.n": torch.tensor(4)}
 
@@ -30,7 +34,7 @@ def context(**node_config: int) -> Context:
 
 
 def reply(shared: ArrayRecord, **counts: float) -> Message:
-    metrics = MetricRecord({"device": 3, "round": 7, **counts})
+    metrics = MetricRecord({"round": 7, **counts})
     return Message(RecordDict({"shared": shared, "counts": metrics}), reply_to=task_message())
 
 
@@ -48,7 +52,7 @@ def test_a_real_device_knows_better_than_the_server_who_it_is() -> None:
 
 def test_an_update_arrives_as_it_was_sent_with_its_size() -> None:
     update = Update(3, 7, {name: tensor + 1 for name, tensor in GLOBAL.items()}, {"loss": 0.5})
-    found = unpack_update(pack_update(update, task_message()), GLOBAL)
+    found = unpack_update(pack_update(update, task_message()), 3, GLOBAL)
     assert (found.device, found.round) == (3, 7)
     assert all(torch.equal(found.shared[name], tensor) for name, tensor in update.shared.items())
     assert found.metrics["loss"] == 0.5
@@ -85,25 +89,31 @@ def test_a_hostile_array_is_an_error_about_that_reply(kind: str) -> None:
     array, reason = HOSTILE[kind]
     message = reply(ArrayRecord({"online.w": array, "online.n": Array(np.array(4))}))
     with pytest.raises(ValueError, match=reason):
-        unpack_update(message, GLOBAL)
+        unpack_update(message, 3, GLOBAL)
 
 
 def test_a_tensor_the_global_model_does_not_have_is_refused() -> None:
     with pytest.raises(ValueError, match=r"target\.w is not a tensor of the global model"):
-        unpack_update(reply(ArrayRecord({"target.w": Array(np.zeros(1))})), GLOBAL)
+        unpack_update(reply(ArrayRecord({"target.w": Array(np.zeros(1))})), 3, GLOBAL)
 
 
 def test_a_reply_with_more_than_it_should_hold_is_refused() -> None:
     message = reply(pack_state(GLOBAL))
     message.content["pixels"] = MetricRecord({"a": 1})
     with pytest.raises(ValueError, match="reply holds the records"):
-        unpack_update(message, GLOBAL)
+        unpack_update(message, 3, GLOBAL)
+
+
+@pytest.mark.parametrize("counts", [{"loss": [1.0, 2.0]}, {"round": 7.5}, {"round": [7]}])
+def test_counts_that_are_not_numbers_are_refused(counts: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="counts must be numbers with a whole round among them"):
+        unpack_update(reply(pack_state(GLOBAL), **counts), 3, GLOBAL)
 
 
 def test_an_error_is_passed_on_in_its_own_words() -> None:
     message = Message(Error(code=2, reason="ValueError: the lens is dirty"), reply_to=task_message())
     with pytest.raises(ValueError, match="the lens is dirty"):
-        unpack_update(message, GLOBAL)
+        unpack_update(message, 3, GLOBAL)
 
 
 class Grid:
@@ -116,13 +126,43 @@ class Grid:
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
 
-    def send_and_receive(self, messages: list[Message], timeout: float) -> Iterator[Message]:
-        for message in messages:
-            node = message.metadata.dst_node_id
-            self.asked.append(node)
-            answer = client_app.app(message, context(**self.nodes[node]))
-            answer.metadata.__dict__["_src_node_id"] = node
-            yield answer
+    def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
+        self.asked += [message.metadata.dst_node_id for message in messages]
+        return [self.answer(message) for message in messages]
+
+    def answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        answer = client_app.app(message, context(**self.nodes[node]))
+        answer.metadata.__dict__["_src_node_id"] = node
+        return answer
+
+
+class FaultyGrid(Grid):
+    """Trains for real, in this process; in round 1 one device fails and another never answers."""
+
+    def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
+        return list(self._answers(messages))
+
+    def _answers(self, messages: list[Message]) -> Iterator[Message]:
+        for number, message in enumerate(messages):
+            message.metadata.__dict__["_message_id"] = f"{message.metadata.group_id}/{number}"
+            device = int(message.content.config_records.get("task", {}).get("device", -1))
+            if message.metadata.group_id == "1" and device == 1:
+                yield Message(Error(code=2, reason="ValueError: the lens is dirty"), reply_to=message)
+            elif message.metadata.group_id != "1" or device != 2:
+                yield self.answer(message)
+
+
+def test_a_round_goes_on_without_the_devices_that_failed_and_names_them(smoke: Callable[..., RunConfig]) -> None:
+    config = smoke("clients=3", "rounds=2", "federation.deadline=30")
+    server = build_server(config)
+    strategy = SofedStrategy(server, config.to_yaml(), config.clients, config.federation.deadline, wait=1)
+    strategy.run(FaultyGrid(n5={"partition-id": 0}))
+    rows = read_rows(server.directory.log.path)
+    dropped = {row["device"]: row["reason"] for row in rows if row["name"] == "dropped"}
+    assert dropped == {1: "ValueError: the lens is dirty", 2: "no reply within 30 s"}
+    assert [row["value"] for row in rows if row["name"] == "replies"] == [1, 3]
+    assert server.committed == 2
 
 
 def test_simulated_nodes_take_the_devices_in_turn_by_rank() -> None:
