@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sofed_flwr.datasets.shapes import CLASS_NAMES, Shapes
 
 from sofed_flwr.component import build
 from sofed_flwr.config import compose
@@ -13,6 +12,7 @@ from sofed_flwr.datasets.cache import open_split
 from sofed_flwr.datasets.npz import Npz
 from sofed_flwr.datasets.ordering import stc_order
 from sofed_flwr.datasets.partition import IID, Blocks, ByClass, Dirichlet
+from sofed_flwr.datasets.shapes import CLASS_NAMES, Shapes
 from tests.conftest import conf_names, labelled
 
 
