@@ -70,7 +70,8 @@ def _sweep(overrides: list[str]) -> None:
 def _exit_codes() -> Iterator[None]:
     """One sentence instead of a traceback for what a user can cause; a kill or a lost terminal ends like Ctrl-C."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     except (ConfigError, DamagedFileError, FileNotFoundError) as error:

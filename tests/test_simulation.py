@@ -87,7 +87,13 @@ def test_ctrl_c_leaves_no_process_and_the_run_resumes_to_the_encoder_it_would_ha
     overrides = [*SMOKE, "rounds=40", "stream.segments=4", f"out={out}"]
     command = [str(BIN / "sofed"), "run", *overrides]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "SOFED_MARK": mark}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SOFED_MARK": mark},
+        # a test suite started in the background inherits an ignored SIGINT; a user's shell does not
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
     def committed() -> int:
