@@ -136,7 +136,7 @@ def test_a_failure_inside_an_app_reaches_the_user_in_its_own_words(
 
 @pytest.mark.flower
 def test_the_demo_of_make_run_teaches_the_encoder_what_an_untrained_one_does_not_know(tmp_path: Path) -> None:
-    """Nine of the demo's sixteen rounds are enough for the gain that the README claims at least."""
+    """Nine of the demo's eighteen rounds are enough for the gain that the README claims at least."""
     done = sofed("run", "rounds=9", f"out={tmp_path / 'demo'}", timeout=600)
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
