@@ -22,7 +22,9 @@ def check(config: RunConfig) -> None:
     """Build everything once, so that whatever cannot work says so before anything starts."""
     if config.resume is None and RunDirectory(config.directory).config.exists():
         raise ConfigError(f"out={config.out}: holds a run already; continue it with resume=DIR or choose another out")
-    build_method(config)
+    most = build_method(config).most_clients
+    if most is not None and config.clients > most:
+        raise ConfigError(f"clients={config.clients}: method={config.choices['method']} is made for {most}")
     for group in ("policy", "strategy", "evaluation"):
         build(getattr(config, group), group)
     if config.federation.quorum > config.clients:

@@ -50,7 +50,8 @@ def sweep(overrides: Sequence[str]) -> list[list[str]]:
 def _resolve(overrides: list[str]) -> RunConfig:
     try:
         composed = _compose(overrides)
-        choices = {group: name for group, name in composed.hydra.runtime.choices.items() if name and "/" not in group}
+        chosen = composed.hydra.runtime.choices.items()
+        choices = {group: name for group, name in chosen if name and not {"/", "@"} & set(group)}
         own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
         content: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException) as error:

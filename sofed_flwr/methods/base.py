@@ -19,9 +19,14 @@ from sofed_flwr.views import WEAK_VIEWS, network_input
 
 
 class Method(nn.Module, ABC):
-    """A trainable Siamese pair. Subclasses name the modules they share in `shared_modules`; the rest stays local."""
+    """A trainable Siamese pair. Subclasses name the modules they share in `shared_modules`; the rest stays local.
+
+    `online` is the paper's encoder W: backbone and projector. `most_clients` is set by a method that is no federation.
+    """
 
     shared_modules: tuple[str, ...]
+    most_clients: int | None = None
+    online: nn.Sequential
 
     @abstractmethod
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
@@ -35,13 +40,14 @@ class Method(nn.Module, ABC):
     def target_branch(self, inputs: Tensor) -> Tensor:
         """What the target network says of an input: y_t."""
 
-    @abstractmethod
     def backbone(self) -> nn.Module:
-        """The network whose features the second stage uses."""
+        """The network whose features the second stage uses: the online encoder without its projector."""
+        return self.online.get_submodule("backbone")
 
-    @abstractmethod
     def take_global(self, shared: State, local: State | None) -> None:
         """Begin a round: combine the global model with what this device kept, None on its first start."""
+        self.load(shared)
+        self.load(local or {})
 
     def after_step(self) -> None:
         """Follow an optimizer step, where the method has something that follows."""

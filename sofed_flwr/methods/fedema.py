@@ -1,0 +1,59 @@
+"""FedEMA (Zhuang et al., 2022): BYOL whose device mixes the global model into its own instead of taking it.
+
+w = min(1, λ ||global - own||), then online ← (1 - w) global + w own, and the predictor likewise: the further a device
+is from the others, the more of its own knowledge it keeps. λ is scaled once per device, so that w = `tau` the first
+time: distances depend on the architecture, a fraction does not.
+"""
+
+import torch
+from pydantic import ConfigDict, validate_call
+from torch import nn
+
+from sofed_flwr.contracts import State
+from sofed_flwr.methods.byol import BYOL
+from sofed_flwr.methods.divergence import divergence
+from sofed_flwr.models.heads import Widths
+from sofed_flwr.views import TrainingViews, Unit
+
+OWN = "own."
+BACKBONE = "online.backbone."
+
+
+class FedEMA(BYOL):
+    """Keeps, beside BYOL's target, its online encoder and predictor, and λ (0 until it is scaled)."""
+
+    @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
+    def __init__(
+        self, encoder: nn.Module, views: TrainingViews, projector: Widths, predictor: Widths, ema: Unit, tau: Unit
+    ) -> None:
+        super().__init__(encoder, views, projector, predictor, ema)
+        self.tau = tau
+        self._scale = 0.0
+
+    def local_state(self) -> State:
+        """Target, λ, and this device's model as it was before the server averaged it."""
+        own = {f"{OWN}{name}": tensor for name, tensor in self.shared_state().items()}
+        return {**super().local_state(), **own, "scale": torch.tensor(self._scale, dtype=torch.float64)}
+
+    def take_global(self, shared: State, local: State | None) -> None:
+        """Mix by distance."""
+        if local is None:
+            super().take_global(shared, None)
+            return
+        own = {name.removeprefix(OWN): tensor for name, tensor in local.items() if name.startswith(OWN)}
+        target = {name: tensor for name, tensor in local.items() if name.startswith("target.")}
+        distance = divergence(self.backbone(), _backbone(shared), _backbone(own))
+        self._scale = float(local["scale"]) or (self.tau / distance if distance else 0.0)
+        super().take_global(mix(shared, own, min(1.0, self._scale * distance)), target)
+
+
+def mix(world: State, own: State, weight: float) -> State:
+    """(1 - w) global + w own; integer counters come from the global model."""
+    return {
+        name: torch.lerp(tensor, own[name], weight) if tensor.is_floating_point() else tensor
+        for name, tensor in world.items()
+    }
+
+
+def _backbone(shared: State) -> State:
+    return {name.removeprefix(BACKBONE): tensor for name, tensor in shared.items() if name.startswith(BACKBONE)}

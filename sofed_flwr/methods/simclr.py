@@ -1,0 +1,46 @@
+"""FedSimCLR: SimCLR (Chen et al., 2020) under FedAvg, the paper's second framework to compare with.
+
+Online and target are the same network; the negatives are the other images of the buffer.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import torch
+from pydantic import ConfigDict, Field, validate_call
+from torch import Tensor, nn
+
+from sofed_flwr.losses import nt_xent
+from sofed_flwr.methods.base import Method
+from sofed_flwr.models.heads import Widths, with_projector
+from sofed_flwr.views import TrainingViews
+
+
+class SimCLR(Method):
+    """Everything is shared, nothing is kept."""
+
+    shared_modules = ("online",)
+
+    @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
+    def __init__(
+        self, encoder: nn.Module, views: TrainingViews, projector: Widths, temperature: Annotated[float, Field(gt=0)]
+    ) -> None:
+        super().__init__()
+        self.views = views
+        self.temperature = temperature
+        self.online = with_projector(encoder, projector)
+        self.to(memory_format=torch.channels_last)
+
+    def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+        """One term: every view meets every other, so the graph cannot be cut."""
+        first, second = self.online(self.views(torch.cat([images, images]), generator)).chunk(2)
+        yield nt_xent(first, second, self.temperature)
+
+    def online_branch(self, inputs: Tensor) -> Tensor:
+        """The projection."""
+        y: Tensor = self.online(inputs)
+        return y
+
+    def target_branch(self, inputs: Tensor) -> Tensor:
+        """The same network: both branches share their weights."""
+        return self.online_branch(inputs)
