@@ -12,10 +12,11 @@ from sofed_flwr.device import Device, Identity
 from sofed_flwr.methods.base import Method
 from sofed_flwr.run_config import RunConfig
 from sofed_flwr.run_directory import RunDirectory
+from sofed_flwr.score_trace import ScoreTrace
 from sofed_flwr.server import Limits, Server
 from sofed_flwr.sources.dataset import DatasetSource
 from sofed_flwr.stream import Stream
-from sofed_flwr.trainer import Trainer
+from sofed_flwr.trainer import Trainer, Watcher
 
 
 def check(config: RunConfig) -> None:
@@ -27,6 +28,8 @@ def check(config: RunConfig) -> None:
         raise ConfigError(f"clients={config.clients}: method={config.choices['method']} is made for {most}")
     for group in ("policy", "strategy", "evaluation"):
         build(getattr(config, group), group)
+    if config.trace is not None and "weak_view" not in config.policy:
+        raise ConfigError(f"trace: policy={config.choices['policy']} has no scores to watch; use policy=importance")
     if config.federation.quorum > config.clients:
         raise ConfigError(f"federation.quorum={config.federation.quorum}: more than the {config.clients} clients")
     build_streams(config, build_dataset(config).train.labels)
@@ -77,7 +80,17 @@ def build_device(config: RunConfig, run: str, device: int) -> Device:
         Trainer(build_method(config), build(config.policy, "policy"), **config.optimizer.model_dump()),
         RunDirectory(config.directory).device_store(device),
         config.stream.segments,
+        _watchers(config, device),
     )
+
+
+def _watchers(config: RunConfig, device: int) -> dict[int, Watcher]:
+    trace = config.trace
+    if trace is None or trace.device != device:
+        return {}
+    file = RunDirectory(config.directory).score_trace(device, trace.round)
+    facts = {"device": device, "round": trace.round, "interval": config.policy["lazy_interval"]}
+    return {trace.round: ScoreTrace(file, facts, config.policy["weak_view"], trace.iterations)}
 
 
 def build_server(config: RunConfig) -> Server:

@@ -7,6 +7,7 @@ generation before that round, so that a resumed run is the run that was interrup
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +16,7 @@ from sofed_flwr.buffer import Buffer
 from sofed_flwr.contracts import State, Update
 from sofed_flwr.store import Generation, Store
 from sofed_flwr.stream import Stream
-from sofed_flwr.trainer import Trainer
+from sofed_flwr.trainer import Trainer, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +31,20 @@ class Identity:
 
 
 class Device:
-    """Owns a stream, a buffer and a store; `segments` per round, None for one pass over the stream."""
+    """Owns a stream, a buffer and a store; `segments` per round, None for one pass over the stream.
+
+    `watchers` are for single rounds, by their number.
+    """
 
     def __init__(
-        self, identity: Identity, stream: Stream, buffer: Buffer, trainer: Trainer, store: Store, segments: int | None
+        self,
+        identity: Identity,
+        stream: Stream,
+        buffer: Buffer,
+        trainer: Trainer,
+        store: Store,
+        segments: int | None,
+        watchers: Mapping[int, Watcher],
     ) -> None:
         self.identity = identity
         self.stream = stream
@@ -41,15 +52,19 @@ class Device:
         self.trainer = trainer
         self.store = store
         self.segments = segments or max(1, len(stream) // buffer.capacity)
+        self.watchers = watchers
 
     def train_round(self, round_number: int, shared: State) -> Update:
         """One round of Algorithm 1 on this device."""
         held = self._generation_before(round_number)
         self._restore(held, shared)
         draw = partial(rng.generator, self.identity.seed, self.identity.device, round_number)
+        watcher = self.watchers.get(round_number)
         metrics = self.trainer.train(
-            self.stream, self.buffer, self.segments, selecting=draw("select"), viewing=draw("views")
+            self.stream, self.buffer, self.segments, selecting=draw("select"), viewing=draw("views"), watcher=watcher
         )
+        if watcher:
+            watcher.save()
         self._persist(round_number, 0 if held is None else held.number + 1)
         return Update(self.identity.device, round_number, self.trainer.method.shared_state(), metrics)
 

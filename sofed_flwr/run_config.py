@@ -60,6 +60,14 @@ class Machine(Section):
     threads: PositiveInt
 
 
+class Trace(Section):
+    """Which device's scores to watch, in which round, for how many iterations."""
+
+    device: Annotated[int, Field(ge=0)]
+    round: PositiveInt
+    iterations: PositiveInt
+
+
 class RunConfig(Section):
     """A run, resolved. Components stay as their yaml: whoever builds them validates their arguments."""
 
@@ -75,6 +83,7 @@ class RunConfig(Section):
     stream: Stream
     federation: Federation
     device: Machine
+    trace: Trace | None
     dataset: Component
     partition: Component
     encoder: Component

@@ -55,6 +55,10 @@ class RunDirectory:
         """Where a simulated device keeps its state."""
         return Store(self.path / "devices" / str(device))
 
+    def score_trace(self, device: int, round_number: int) -> Path:
+        """What one device's scores did in one round; beside its state, since it never leaves the device."""
+        return self.path / "devices" / str(device) / f"scores_round_{round_number}.json"
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The last thing a run writes: a directory without it holds an unfinished run."""
         write_atomically(self.summary, (json.dumps(summary, indent=2) + "\n").encode())

@@ -10,14 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sofed_flwr.buffer import Buffer
-from sofed_flwr.contracts import Selection
+from sofed_flwr.contracts import Pool, Selection
 from sofed_flwr.methods.base import Method
-from sofed_flwr.policies.base import Policy
+from sofed_flwr.policies.base import Policy, Scorer
 from sofed_flwr.stream import Stream
 
 
@@ -43,6 +44,16 @@ class Counts:
         self.sums["rescored"] += selection.rescored
 
 
+class Watcher(Protocol):
+    """Looks on while a round trains, and changes nothing."""
+
+    def selected(self, pool: Pool, selection: Selection, scorer: Scorer) -> None:
+        """Called after every selection, before the step."""
+
+    def save(self) -> None:
+        """Called when the round is over."""
+
+
 class Trainer:
     """Trains a method on what a policy keeps."""
 
@@ -52,7 +63,13 @@ class Trainer:
         self._sgd = partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay)
 
     def train(
-        self, stream: Stream, buffer: Buffer, segments: int, selecting: torch.Generator, viewing: torch.Generator
+        self,
+        stream: Stream,
+        buffer: Buffer,
+        segments: int,
+        selecting: torch.Generator,
+        viewing: torch.Generator,
+        watcher: Watcher | None = None,
     ) -> dict[str, float]:
         """Consume `segments` segments of the stream; returns the round's counts and the mean loss."""
         counts = Counts()
@@ -63,17 +80,22 @@ class Trainer:
         for _ in range(segments):
             segment = stream.next(buffer.capacity)
             with counts.timed("seconds_scoring"):
-                self._update_buffer(buffer, segment, selecting, counts)
+                pool, selection = self._update_buffer(buffer, segment, selecting, counts)
+            if watcher:
+                watcher.selected(pool, selection, self.method)
             with counts.timed("seconds_training"):
                 losses.append(self._step(optimizer, buffer.images, viewing))
         return {"loss": sum(losses) / segments, "steps": segments, **counts.sums}
 
-    def _update_buffer(self, buffer: Buffer, segment: Tensor, selecting: torch.Generator, counts: Counts) -> None:
+    def _update_buffer(
+        self, buffer: Buffer, segment: Tensor, selecting: torch.Generator, counts: Counts
+    ) -> tuple[Pool, Selection]:
         pool = buffer.pool(segment)
         capacity = min(buffer.capacity, len(pool))
         selection = self.policy.select(pool, capacity, self.method, selecting)
         counts.selected(len(buffer), len(segment), selection)
         buffer.keep(pool, selection)
+        return pool, selection
 
     def _step(self, optimizer: torch.optim.SGD, images: Tensor, viewing: torch.Generator) -> float:
         optimizer.zero_grad()

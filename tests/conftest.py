@@ -13,7 +13,7 @@ from sofed_flwr.contracts import LabeledImages, State
 from sofed_flwr.run_config import RunConfig
 from sofed_flwr.server import Server
 
-SMOKE = ["debug=smoke"]
+SMOKE = ["scale=smoke"]
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,7 @@ ALLOWED = {
     "stream": {"sources.base"},
     "buffer": {"contracts"},
     "trainer": {"contracts", "stream", "buffer", "policies.base", "methods.base"},
+    "score_trace": {"contracts", "store", "policies.base"},
     "device": {"contracts", "rng", "store", "buffer", "stream", "trainer"},
     "encoder_file": {"component", "store", "views"},
     "run_directory": {"contracts", "store", "runlog"},
@@ -39,7 +40,8 @@ ALLOWED = {
         *("aggregators.base", "methods.base", "evaluation.suite"),
     },
     "assembly": {
-        *(FOUNDATION | {"run_config", "buffer", "stream", "trainer", "device", "server", "run_directory"}),
+        *(FOUNDATION | {"run_config", "buffer", "stream", "trainer", "device", "server"}),
+        *("run_directory", "score_trace"),
         *("datasets.cache", "datasets.ordering", "sources.dataset", "methods.base"),
     },
     "flower": {"contracts"},

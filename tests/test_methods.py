@@ -22,7 +22,7 @@ from tests.conftest import conf_names, federate, same
 
 
 def small(*overrides: str, seed: int = 0) -> Any:
-    return build_method(compose(["debug=smoke", f"seed={seed}", *overrides]))
+    return build_method(compose(["scale=smoke", f"seed={seed}", *overrides]))
 
 
 def draw() -> torch.Generator:
@@ -205,7 +205,7 @@ def test_simsiams_target_is_its_online_encoder_without_gradient(pixels: Tensor) 
 
 def test_centralized_byol_refuses_company() -> None:
     with pytest.raises(ConfigError, match="clients=2: method=byol_centralized is made for 1"):
-        check(compose(["debug=smoke", "method=byol_centralized", "out=nowhere"]))
+        check(compose(["scale=smoke", "method=byol_centralized", "out=nowhere"]))
 
 
 @pytest.mark.parametrize("name", conf_names("method"))
