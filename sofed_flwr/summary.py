@@ -6,7 +6,7 @@ from typing import Any
 from sofed_flwr.runlog import Row
 
 RATIOS = {"discard_ratio": ("discarded", "seen"), "rescoring_ratio": ("rescored", "held")}
-"""Shares of sums over devices: new images not kept (paper, Fig. 5), buffer entries rescored (paper, Table 6)."""
+"""Shares of sums over devices: new images not kept (paper, Fig. 6), buffer entries rescored (paper, Table 6)."""
 
 
 def summarise(rows: Sequence[Row], facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,171 @@
+"""Every row of the paper is a command: the grids compose, run, are skipped when finished, and stand beside the paper's."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from sofed_flwr.component import ConfigError
+from sofed_flwr.config import compose
+from sofed_flwr.launcher import SimulationFailed
+from sofed_flwr.reproduce.grid import cells, find_table, tables
+from sofed_flwr.reproduce.results import markdown
+from sofed_flwr.reproduce.table import order, reproduce
+from sofed_flwr.reproduce.timing import batch_seconds
+from tests.conftest import conf_names, federate
+
+TABLES = list(tables())
+QUICK = ["rounds=1", "stream.segments=1", "evaluation.knn.k=5", "evaluation.linear.label_seeds=1"]
+
+
+def without_flower(overrides: Sequence[str]) -> None:
+    config = compose(overrides)
+    federate(config).finish(config.encoder, config.facts)
+
+
+def paper(table: str, row: str, column: int) -> float:
+    value = next(line.paper[column] for line in find_table(table).rows if line.name == row)
+    assert value is not None
+    return value
+
+
+def test_every_table_has_an_experiment_and_every_experiment_is_in_a_table() -> None:
+    assert sorted(TABLES) == conf_names("experiment")
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "rows", "printed"),
+    [
+        ("table1_frameworks", 0, ["FedSimCLR-IS", "FedSimCLR-RR", "FedU-RR", "FedSimCLR-FIFO", "FedU-FIFO"], [5.27, 10.46, 1.78, 11.45, 2.05]),
+        ("table1_frameworks", 1, ["FedSimCLR-IS", "FedSimCLR-RR", "FedU-RR", "FedSimCLR-FIFO", "FedU-FIFO"], [4.48, 8.53, 1.35, 9.43, 1.24]),
+        ("table2_devices", 0, ["FedSimCLR-IS", "FedU-IS", "FedSimCLR-RR", "FedU-RR", "FedSimCLR-FIFO", "FedU-FIFO"], [7.49, 0.53, 11.07, 3.54, 13.36, 2.04]),
+    ],
+)  # fmt: skip
+def test_the_transcribed_values_have_the_differences_the_papers_text_quotes(
+    table: str, column: int, rows: list[str], printed: list[float]
+) -> None:
+    differences = [paper(table, "SOFed", column) - paper(table, row, column) for row in rows]
+    assert differences == pytest.approx(printed, abs=0.005)
+
+
+def test_the_paper_repeats_itself_where_tables_meet() -> None:
+    flip, lazy_off, sofed = (
+        paper("table5_weak_views", "Horizontal flipping", 2),
+        paper("table6_lazy", "disabled", 0),
+        paper("table1_frameworks", "SOFed", 0),
+    )
+    assert flip == lazy_off == sofed == 78.66
+
+
+@pytest.mark.parametrize("scale", ["paper", "small"])
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_is_a_valid_configuration(name: str, scale: str) -> None:
+    for cell in cells(find_table(name), scale, 1, {}, []):
+        config = compose(cell.overrides)
+        assert config.choices["experiment"] == name
+
+
+def test_the_papers_setting_is_the_papers() -> None:
+    config = compose(["experiment=table3_policies"])
+    assert (config.rounds, config.clients, config.buffer, config.stream.stc) == (300, 5, 128, 500)
+    assert (config.optimizer.lr, config.optimizer.weight_decay) == (0.06, 1e-4)
+    assert (config.choices["encoder"], config.choices["dataset"]) == ("resnet18", "cifar10")
+    assert compose(["experiment=table4_buffer"]).rounds == 100
+    assert compose(["experiment=table4_buffer", "scale=small"]).rounds < 100
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_of_every_table_runs_at_smoke_size_and_is_not_run_twice(name: str, tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    def simulate(overrides: Sequence[str]) -> None:
+        ran.append(overrides[-1])
+        without_flower(overrides)
+
+    wanted = order(name, "smoke", 1, [], [], QUICK + (["trace.round=1"] if find_table(name).trace else []))
+    folders = tmp_path / "results", tmp_path / "runs"
+    content = reproduce(wanted, *folders, simulate, announce=lambda _: None)
+    assert not [run for run in content["runs"] if run["failure"]]
+    assert all(cell["ours"] for cell in content["cells"])
+    written = {path.suffix: path.read_text() for path in (tmp_path / "results").iterdir()}
+    assert json.loads(written[".json"]) == content
+    assert find_table(name).title in written[".md"]
+    assert "not run" not in written[".md"]
+    assert written[".svg"].count("<svg") == 1
+
+    count = len(ran)
+    reproduce(wanted, *folders, simulate, announce=lambda _: None)
+    assert len(ran) == count
+
+
+def test_an_unfinished_cell_is_resumed_and_a_failed_one_does_not_stop_the_others(tmp_path: Path) -> None:
+    said: list[str] = []
+    asked: list[Sequence[str]] = []
+
+    def simulate(overrides: Sequence[str]) -> None:
+        asked.append(overrides)
+        if "policy.lazy_interval=4" in overrides:
+            raise SimulationFailed("the cat pulled the plug")
+        if "policy.lazy_interval=10" in overrides and not overrides[-1].startswith("resume="):
+            federate(compose(overrides), upto=1)
+            raise KeyboardInterrupt
+        without_flower(overrides)
+
+    wanted = order("table6_lazy", "smoke", 1, [], ["disabled", "4;", "10;"], QUICK[1:])
+    folders = tmp_path / "results", tmp_path / "runs"
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(wanted, *folders, simulate, said.append)
+    content = json.loads((tmp_path / "results" / "table6_lazy_smoke.json").read_text())
+    assert [bool(run["failure"]) for run in content["runs"]] == [False, True]
+
+    content = reproduce(wanted, *folders, simulate, said.append)
+    assert [run["failure"] for run in content["runs"]] == [None, "the cat pulled the plug", None]
+    assert [overrides[-1].split("=")[0] for overrides in asked] == ["out", "out", "out", "out", "resume"]
+    assert any("failed: the cat pulled the plug" in line for line in said)
+    assert "| 4 | not run (78.48) |" in markdown(content, wanted.table)
+
+
+def test_tables_share_the_runs_they_have_in_common(tmp_path: Path) -> None:
+    ran: list[Sequence[str]] = []
+
+    def simulate(overrides: Sequence[str]) -> None:
+        ran.append(overrides)
+        without_flower(overrides)
+
+    for name, row in (("table6_lazy", "disabled"), ("table5_weak_views", "horizontal")):
+        reproduce(order(name, "smoke", 1, [], [row], QUICK), tmp_path / "results", tmp_path / "runs", simulate, print)
+    assert len(ran) == 1
+
+
+def test_data_files_stand_in_for_downloads(tmp_path: Path) -> None:
+    file = tmp_path / "my images.npz"
+    file.touch()
+    wanted = order("table1_frameworks", "small", 1, [f"cifar10={file}"], ["sofed"], [])
+    chosen = {cell.columns[0]: compose(cell.overrides).dataset.get("path") for cell in wanted.cells()}
+    assert chosen["CIFAR-10, STC 500"] == str(file)
+    assert chosen["SVHN, STC 500"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("table9", "small", [], []), "table9: there is no such table or figure; choose one of table1_frameworks"),
+        (("table6_lazy", "tiny", [], []), "scale=tiny: choose one of paper, small, smoke"),
+        (("table6_lazy", "small", ["cifar10=none.npz"], []), "data=cifar10=none.npz: expected NAME=FILE.npz"),
+        (("table6_lazy", "small", [], ["FIFO"]), "only=FIFO: no cell of table6_lazy is called that"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_said_in_a_sentence(
+    arguments: tuple[str, str, list[str], list[str]], sentence: str
+) -> None:
+    name, scale, data, only = arguments
+    with pytest.raises(ConfigError, match=sentence):
+        order(name, scale, 1, data, only, [])
+
+
+def test_batch_time_counts_scoring_and_training_of_every_setting(smoke: Callable) -> None:  # type: ignore[type-arg]
+    configs = {name: smoke(f"policy.lazy_interval={name}") for name in ("null", "50")}
+    seconds = batch_seconds(configs, iterations=8)
+    assert seconds.keys() == configs.keys()
+    assert all(0 < value < 5 for value in seconds.values())
