@@ -3,6 +3,7 @@
 import torch
 
 from sofed_flwr import rng
+from sofed_flwr.aggregators.base import Aggregator
 from sofed_flwr.buffer import Buffer
 from sofed_flwr.component import ConfigError, build
 from sofed_flwr.contracts import Indices, Labels, Split
@@ -26,13 +27,24 @@ def check(config: RunConfig) -> None:
     most = build_method(config).most_clients
     if most is not None and config.clients > most:
         raise ConfigError(f"clients={config.clients}: method={config.choices['method']} is made for {most}")
-    for group in ("policy", "strategy", "evaluation"):
+    for group in ("policy", "evaluation"):
         build(getattr(config, group), group)
     if config.trace is not None and "weak_view" not in config.policy:
         raise ConfigError(f"trace: policy={config.choices['policy']} has no scores to watch; use policy=importance")
+    check_replies(config)
+    build_streams(config, build_dataset(config).train.labels)
+
+
+def check_replies(config: RunConfig) -> None:
+    """A run whose rounds would all fail for want of replies does not start."""
     if config.federation.quorum > config.clients:
         raise ConfigError(f"federation.quorum={config.federation.quorum}: more than the {config.clients} clients")
-    build_streams(config, build_dataset(config).train.labels)
+    aggregator: Aggregator = build(config.strategy, "strategy")
+    if aggregator.fewest > config.clients:
+        name = config.choices["strategy"]
+        settings = ", ".join(f"strategy.{key}={value}" for key, value in config.strategy.items() if key != "_target_")
+        why = f" for {settings}" if settings else ""
+        raise ConfigError(f"clients={config.clients}: strategy={name} needs at least {aggregator.fewest}{why}")
 
 
 def build_method(config: RunConfig) -> Method:

@@ -2,7 +2,7 @@
 
 config.yaml           the resolved configuration
 metrics.jsonl         one line per round and name
-checkpoint/           the global model, once per round, resumable
+checkpoint/           the global model and what the aggregator remembers, once per round, resumable
 devices/<id>/         the simulated devices' own state
 encoder.safetensors   the result: the backbone, with what is needed to rebuild it
 summary.json          the result in numbers
@@ -10,13 +10,16 @@ summary.json          the result in numbers
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sofed_flwr.contracts import State
 from sofed_flwr.runlog import RunLog
 from sofed_flwr.store import Generation, Store, write_atomically
+
+MEMORY = "aggregator/"
+"""Before the names of the aggregator's tensors, in the one file that commits a round; no model's names begin so."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Checkpoint:
     run: str
     round: int
     shared: State
+    aggregator: State = field(default_factory=dict)
 
 
 class RunDirectory:
@@ -45,11 +49,12 @@ class RunDirectory:
         newest = self._checkpoints.newest()
         write_atomically(self.config, config.encode())
         self.log.rewind(-1 if newest is None else newest.number)
-        return None if newest is None else Checkpoint(newest.meta["run"], newest.number, newest.tensors)
+        return None if newest is None else _checkpoint(newest)
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """After this, the round is done, whatever happens."""
-        self._checkpoints.save(Generation(checkpoint.round, checkpoint.shared, {"run": checkpoint.run}))
+        memory = {MEMORY + name: tensor for name, tensor in checkpoint.aggregator.items()}
+        self._checkpoints.save(Generation(checkpoint.round, checkpoint.shared | memory, {"run": checkpoint.run}))
 
     def device_store(self, device: int) -> Store:
         """Where a simulated device keeps its state."""
@@ -62,3 +67,11 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The last thing a run writes: a directory without it holds an unfinished run."""
         write_atomically(self.summary, (json.dumps(summary, indent=2) + "\n").encode())
+
+
+def _checkpoint(committed: Generation) -> Checkpoint:
+    memory = {
+        name.removeprefix(MEMORY): tensor for name, tensor in committed.tensors.items() if name.startswith(MEMORY)
+    }
+    shared = {name: tensor for name, tensor in committed.tensors.items() if not name.startswith(MEMORY)}
+    return Checkpoint(committed.meta["run"], committed.number, shared, memory)

@@ -58,21 +58,23 @@ class Server:
         self.suite = suite
         self.split = split
         self.limits = limits
+        self.quorum = max(limits.quorum, aggregator.fewest)
         self.rounds = rounds
         self.run = committed.run if committed else uuid.uuid4().hex
         self.shared = committed.shared if committed else method.shared_state()
         self.committed = committed.round if committed else -1
+        self.aggregator.load_state_dict(committed.aggregator if committed else {})
         self._failed_in_a_row = 0
         self._round_began = perf_counter()
 
     def aggregate(self, round_number: int, updates: Sequence[Update], failures: Mapping[int, str]) -> dict[str, float]:
-        """W ← mean over the replies that pass the gate; with too few of them W stays as it is."""
+        """W ← the aggregate of the replies that pass the gate; with too few of them W stays as it is."""
         accepted, dropped = pass_gate(updates, self.shared, round_number, self.limits.norm_limit)
         reasons = dict(failures) | dropped
         for device, reason in sorted(reasons.items()):
             log.warning("round %d: device %d dropped: %s", round_number, device, reason)
             self.directory.log.write(round_number, {"dropped": 1}, device, reason)
-        if len(accepted) < self.limits.quorum:
+        if len(accepted) < self.quorum:
             self._fail(round_number, len(accepted), reasons)
             return {}
         self._failed_in_a_row = 0
@@ -88,7 +90,7 @@ class Server:
             self.method.load(self.shared)
             values = self.suite.run(self.method, self.method.features, self.split)
         self.directory.log.write(round_number, values)
-        self.directory.commit(Checkpoint(self.run, round_number, self.shared))
+        self.directory.commit(Checkpoint(self.run, round_number, self.shared, self.aggregator.state_dict()))
         self.committed = round_number
         now = perf_counter()
         self.directory.log.write(round_number, {"seconds": now - self._round_began})
@@ -104,7 +106,7 @@ class Server:
     def _fail(self, round_number: int, accepted: int, reasons: Mapping[int, str]) -> None:
         self._failed_in_a_row += 1
         why = "; ".join(f"device {device}: {reason}" for device, reason in sorted(reasons.items())) or "no reply at all"
-        text = f"round {round_number} had {accepted} usable replies of {self.limits.quorum} needed ({why})"
+        text = f"round {round_number} had {accepted} usable replies of {self.quorum} needed ({why})"
         log.warning("%s; the global model stays as it is", text)
         self.directory.log.write(round_number, {"failed": 1})
         if self._failed_in_a_row >= self.limits.patience:

@@ -5,11 +5,8 @@ import torch
 from torch import Tensor
 
 from sofed_flwr.aggregators.fedavg import FedAvg
-from sofed_flwr.component import build
-from sofed_flwr.config import compose
 from sofed_flwr.contracts import State, Update
 from sofed_flwr.gate import pass_gate
-from tests.conftest import conf_names
 
 GLOBAL = {"w": torch.zeros(2, 3), "steps": torch.tensor(4)}
 
@@ -63,12 +60,3 @@ def test_fedavg_is_the_mean_by_hand_and_keeps_dtypes() -> None:
     assert mean["w"].tolist() == [3.0, 5.0]
     assert (mean["n"].dtype, int(mean["n"])) == (torch.int64, 3)
     assert (mean["h"].dtype, float(mean["h"])) == (torch.float16, float(torch.tensor(1 / 3).half()))
-
-
-@pytest.mark.parametrize("name", conf_names("strategy"))
-def test_every_strategy_keeps_names_shapes_and_dtypes(name: str) -> None:
-    aggregator = build(compose([f"strategy={name}"]).strategy, "strategy")
-    result = aggregator.aggregate([update(device, device / 10) for device in range(5)], GLOBAL)
-    assert result.keys() == GLOBAL.keys()
-    for key, tensor in GLOBAL.items():
-        assert (result[key].shape, result[key].dtype) == (tensor.shape, tensor.dtype)

@@ -57,7 +57,8 @@ class Table(Record):
     def _complete(self) -> Table:
         for row in self.rows:
             if len(row.paper) != len(self.columns):
-                raise ValueError(f"{self.name}: row {row.name} has {len(row.paper)} values for {len(self.columns)} columns")
+                count = len(self.columns)
+                raise ValueError(f"{self.name}: row {row.name} has {len(row.paper)} values for {count} columns")
         return self
 
 

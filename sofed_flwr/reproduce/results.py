@@ -39,10 +39,7 @@ def markdown(results: Results, table: Table) -> str:
     names = [column.name for column in table.columns]
     body = [[row.name, *(_text(by_place[row.name, name]) for name in names)] for row in table.rows]
     untrained = [_one(results["untrained"].get(column.value)) for column in table.columns]
-    runs = [
-        [run["row"], str(run["seed"]), _one(run["seconds"]), run["failure"] or f"`sofed run {' '.join(run['overrides'])}`"]
-        for run in results["runs"]
-    ]
+    runs = [[run["row"], str(run["seed"]), _one(run["seconds"]), _command(run)] for run in results["runs"]]
     done = [run["seconds"] for run in results["runs"] if run["seconds"]]
     return "\n".join(
         [
@@ -119,6 +116,10 @@ def _run(outcome: Outcome) -> dict[str, Any]:
         "seconds": summary.get("seconds"),
         "failure": outcome.failure,
     }
+
+
+def _command(run: Mapping[str, Any]) -> str:
+    return run["failure"] or f"`sofed run {' '.join(run['overrides'])}`"
 
 
 def _text(cell: Mapping[str, Any]) -> str:

@@ -34,21 +34,19 @@ class Order:
     def cells(self) -> list[Cell]:
         """The runs it takes."""
         chosen = cells(self.table, self.scale, self.seeds, self.data, list(self.more))
-        return [cell for cell in chosen if not self.only or any(part.lower() in str(cell).lower() for part in self.only)]
+        wanted = [part.lower() for part in self.only]
+        return [cell for cell in chosen if not wanted or any(part in str(cell).lower() for part in wanted)]
 
     @property
     def command(self) -> str:
         """How to order the same again."""
         files = [f"--data {name}={Path(file).name}" for name, file in self.data.items()]
         only = [f"--only '{part}'" for part in self.only]
-        return " ".join(
-            ["sofed reproduce", self.table.name, f"--scale {self.scale} --seeds {self.seeds}", *files, *only, *self.more]
-        )
+        size = f"--scale {self.scale} --seeds {self.seeds}"
+        return " ".join(["sofed reproduce", self.table.name, size, *files, *only, *self.more])
 
 
-def order(
-    name: str, scale: str, seeds: int, data: Sequence[str], only: Sequence[str], more: Sequence[str]
-) -> Order:
+def order(name: str, scale: str, seeds: int, data: Sequence[str], only: Sequence[str], more: Sequence[str]) -> Order:
     """Check what the user asked for, before anything starts."""
     if scale not in SCALES:
         raise ConfigError(f"scale={scale}: choose one of {', '.join(SCALES)}")

@@ -1,0 +1,328 @@
+"""Flower's strategies behind our gate: numbers by hand, liars, counters and statistics, resume, refusals."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sofed_flwr.aggregators.base import Aggregator
+from sofed_flwr.aggregators.robust import Bulyan, FedMedian, FedTrimmedAvg, Krum, MultiKrum
+from sofed_flwr.aggregators.server_optimizers import FedAdam, FedAvgM, FedYogi
+from sofed_flwr.assembly import build_device, build_server, check
+from sofed_flwr.component import ConfigError, build
+from sofed_flwr.config import compose
+from sofed_flwr.contracts import State, Update
+from sofed_flwr.run_config import RunConfig
+from sofed_flwr.run_directory import Checkpoint
+from sofed_flwr.server import RunStoppedError
+from tests.conftest import SMOKE, conf_names, federate, rounds, same
+
+Smoke = Callable[..., RunConfig]
+STRATEGIES = conf_names("strategy")
+ZERO = {"w": torch.zeros(2)}
+
+
+def strategy(name: str) -> Aggregator:
+    aggregator: Aggregator = build(compose([f"strategy={name}"]).strategy, "strategy")
+    return aggregator
+
+
+def updates(*values: list[float], **more: list[float]) -> list[Update]:
+    """One update per value; `more` holds one number per device for another tensor."""
+    return [
+        Update(device, 1, {"w": torch.tensor(value)} | {n: torch.tensor(many[device]) for n, many in more.items()})
+        for device, value in enumerate(values)
+    ]
+
+
+def result(aggregator: Aggregator, *values: list[float], current: State = ZERO) -> list[float]:
+    return [round(value, 6) for value in aggregator.aggregate(updates(*values), current)["w"].tolist()]
+
+
+# by hand
+
+
+def test_fedavgm_adds_half_of_the_last_step() -> None:
+    aggregator = FedAvgM(lr=1.0, momentum=0.5)
+    # mean (2, 4): m = -(2, 4), W = (2, 4)
+    assert result(aggregator, [1.0, 4.0], [3.0, 4.0]) == [2, 4]
+    # mean (3, 4): m = -(2, 4) / 2 - (1, 0) = -(2, 2), W = (2, 4) + (2, 2)
+    assert result(aggregator, [3.0, 4.0], [3.0, 4.0], current={"w": torch.tensor([2.0, 4.0])}) == [4, 6]
+
+
+def test_fedavgm_scales_the_step_by_lr() -> None:
+    assert result(FedAvgM(lr=0.5, momentum=0.0), [2.0, -4.0], [2.0, -4.0]) == [1, -2]
+
+
+def test_fedadam_takes_two_steps_by_the_formula() -> None:
+    """Δ = (1, -2) then (1, 0), lr 0.1, beta 0.9 and 0.99, tau 0.001; Flower corrects step t as if it were t + 1."""
+    aggregator = FedAdam(lr=0.1, beta_1=0.9, beta_2=0.99, tau=0.001)
+    rate = 0.1 * (1 - 0.99**2) ** 0.5 / (1 - 0.9**2)
+    first = [rate * 0.1 / (0.1 + 0.001), rate * -0.2 / (0.2 + 0.001)]
+    assert result(aggregator, [0.0, -2.0], [2.0, -2.0]) == [round(value, 6) for value in first]
+
+    rate = 0.1 * (1 - 0.99**3) ** 0.5 / (1 - 0.9**3)
+    m, v = [0.9 * 0.1 + 0.1, 0.9 * -0.2], [0.99 * 0.01 + 0.01, 0.99 * 0.04]
+    assert result(aggregator, [1.0, 0.0]) == [round(rate * m[i] / (v[i] ** 0.5 + 0.001), 6) for i in (0, 1)]
+
+
+def test_fedyogi_takes_one_step_by_the_formula() -> None:
+    expected = [0.1 * 0.1 / (0.1 + 0.001), 0.1 * -0.2 / (0.2 + 0.001)]
+    aggregator = FedYogi(lr=0.1, beta_1=0.9, beta_2=0.99, tau=0.001)
+    assert result(aggregator, [0.0, -2.0], [2.0, -2.0]) == [round(value, 6) for value in expected]
+
+
+def test_the_median_is_taken_coordinate_by_coordinate() -> None:
+    assert result(FedMedian(), [1.0, 9.0], [2.0, 5.0], [7.0, 6.0]) == [2, 6]
+    assert result(FedMedian(), [1.0, 9.0], [2.0, 5.0], [7.0, 6.0], [4.0, 0.0]) == [3, 5.5]
+
+
+def test_the_trimmed_mean_leaves_out_one_of_four_at_each_end() -> None:
+    assert result(FedTrimmedAvg(trim=0.25), [1.0, 9.0], [2.0, 5.0], [7.0, 6.0], [4.0, 0.0]) == [3, 5.5]
+
+
+@pytest.mark.parametrize("trim", [0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.33, 0.4, 0.45, 0.49])
+def test_the_fewest_of_a_trimmed_mean_are_the_fewest_of_which_one_is_trimmed(trim: float) -> None:
+    fewest = FedTrimmedAvg(trim=trim).fewest
+    assert (int(trim * fewest), int(trim * (fewest - 1))) == (1, 0)
+
+
+LINE = ([0.0, 0.0], [1.0, 0.0], [3.0, 0.0], [7.0, 0.0], [90.0, 90.0])
+"""One liar and four on a line; with f = 1 two neighbours count. Squared: 1+9=10, 1+4=5, 4+9=13, 16+36=52, many."""
+
+
+def test_krum_takes_the_device_with_the_nearest_neighbours_whole() -> None:
+    counted = updates(*LINE, n=[10, 11, 12, 13, 99])
+    chosen = Krum(malicious=1).aggregate(counted, ZERO | {"n": torch.tensor(0)})
+    assert same(chosen, counted[1].shared)
+
+
+def test_multikrum_averages_the_two_best_and_their_counters() -> None:
+    counted = updates(*LINE, n=[10, 12, 12, 13, 99])
+    chosen = MultiKrum(malicious=1, select=2).aggregate(counted, ZERO | {"n": torch.tensor(0)})
+    assert (chosen["w"].tolist(), int(chosen["n"])) == ([0.5, 0.0], 11)
+
+
+def test_krum_sees_short_steps_of_a_large_model() -> None:
+    """In float32, |x|² = 2e6 drowns distances of 1e-4. Three neighbours count: 21, 11, 9, 29, 136 times 1e-4."""
+    crowd = updates(*([1000.0 + step, 1000.0] for step in (0.0, 0.01, 0.02, 0.04, 0.08)))
+    assert same(Krum(malicious=0).aggregate(crowd, ZERO), crowd[2].shared)
+
+
+def naive_bulyan(vectors: np.ndarray, f: int) -> list[float]:
+    count = len(vectors)
+    scores = []
+    for one in vectors:
+        distances = sorted(float(((one - other) ** 2).sum()) for other in vectors)
+        scores.append(sum(distances[1 : count - f - 1]))
+    best = vectors[np.argsort(scores)[: count - 2 * f]]
+    expected = []
+    for column in best.T:
+        middle = float(np.median(column))
+        nearest = sorted(column.tolist(), key=lambda value: abs(value - middle))[: count - 4 * f]
+        expected.append(sum(nearest) / len(nearest))
+    return expected
+
+
+def test_bulyan_equals_a_naive_loop() -> None:
+    vectors = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
+    vectors[3] = 40
+    found = Bulyan(malicious=1).aggregate(updates(*vectors.tolist()), {"w": torch.zeros(5)})["w"]
+    np.testing.assert_allclose(found.numpy(), naive_bulyan(vectors, f=1), rtol=1e-6)
+
+
+# liars
+
+
+HONEST = [[1.0, -1.0], [1.1, -0.9], [0.9, -1.1], [1.0, -0.9], [1.1, -1.0], [0.9, -1.0]]
+GUARDS = {
+    "krum": Krum(malicious=1),
+    "multikrum": MultiKrum(malicious=1, select=4),
+    "fedmedian": FedMedian(),
+    "fedtrimmedavg": FedTrimmedAvg(trim=0.25),
+    "bulyan": Bulyan(malicious=1),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_a_liar_among_six_honest_devices_is_nobody(name: str, place: int) -> None:
+    crowd = [*HONEST[:place], [-50.0, 80.0], *HONEST[place:]]
+    assert max(map(abs, result(strategy("fedavg"), *crowd))) > 5
+    found = result(GUARDS[name], *crowd)
+    assert 0.9 <= found[0] <= 1.1
+    assert -1.1 <= found[1] <= -0.9
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_a_lie_in_the_statistics_alone_is_seen_too(name: str) -> None:
+    variances = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 1e6]
+    crowd = updates(*HONEST, [1.0, -1.0], **{"bn.running_var": variances})
+    found = GUARDS[name].aggregate(crowd, ZERO | {"bn.running_var": torch.tensor(1.0)})
+    assert 0.9 <= float(found["bn.running_var"]) <= 1.1
+
+
+# statistics and counters
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi"])
+def test_server_optimizers_leave_statistics_and_counters_to_the_mean(name: str) -> None:
+    """A variance that falls from 1 to 0.1 twice: momentum on it would say -0.71."""
+    aggregator, current = strategy(name), ZERO | {"bn.running_var": torch.tensor(1.0), "n": torch.tensor(0)}
+    for expected in (0.2, 0.1):
+        crowd = updates([1.0, 1.0], [1.0, 1.0], n=[4, 5], **{"bn.running_var": [expected, expected]})
+        current = aggregator.aggregate(crowd, current)
+        assert float(current["bn.running_var"]) == pytest.approx(expected)
+        assert int(current["n"]) == 4
+
+
+# the contract of every strategy
+
+
+def crowd_of(aggregator: Aggregator, seed: int = 0) -> list[Update]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        Update(
+            device,
+            1,
+            {
+                "b.running_mean": torch.randn(3, generator=generator),
+                "a.weight": torch.randn(2, 3, generator=generator),
+                "a.half": torch.randn(2, generator=generator).half(),
+                "scale": torch.randn((), generator=generator),
+                "b.num_batches_tracked": torch.tensor(device),
+            },
+        )
+        for device in range(max(aggregator.fewest, 4))
+    ]
+
+
+def zeros_like(state: State) -> State:
+    return {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_names_shapes_and_dtypes_stay_and_no_input_is_touched(name: str) -> None:
+    aggregator = strategy(name)
+    crowd = crowd_of(aggregator)
+    current = zeros_like(crowd[0].shared)
+    before = [{key: tensor.clone() for key, tensor in update.shared.items()} for update in crowd]
+    for _ in range(2):
+        found = aggregator.aggregate(crowd, current)
+        assert list(found) == list(current)
+        for key, tensor in current.items():
+            assert (found[key].shape, found[key].dtype) == (tensor.shape, tensor.dtype)
+            assert torch.isfinite(found[key]).all()
+    assert all(same(update.shared, kept) for update, kept in zip(crowd, before, strict=True))
+    assert same(current, zeros_like(current))
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_it_remembers_is_all_it_remembers(name: str) -> None:
+    first, second = strategy(name), strategy(name)
+    crowd = crowd_of(first)
+    current = first.aggregate(crowd, zeros_like(crowd[0].shared))
+    kept = first.state_dict()
+    copy = {key: tensor.clone() for key, tensor in kept.items()}
+    following = first.aggregate(crowd_of(first, seed=1), current)
+    assert same(kept, copy), "a checkpoint does not change under the writer's hands"
+    second.load_state_dict(copy)
+    assert same(second.aggregate(crowd_of(first, seed=1), current), following)
+    assert same(second.state_dict(), first.state_dict())
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_flower_is_not_heard(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    aggregator = strategy(name)
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.addHandler(caplog.handler)
+    try:
+        aggregator.aggregate(crowd_of(aggregator), zeros_like(crowd_of(aggregator)[0].shared))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert not caplog.records
+    assert logger.level == level
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_who_is_first_does_not_matter(name: str) -> None:
+    crowd = [*HONEST[:4], [7.0, 5.0], [0.0, 0.1], [2.0, 2.0]]
+    forward, backward = result(GUARDS[name], *crowd), result(GUARDS[name], *reversed(crowd))
+    assert forward == backward
+
+
+# in a run
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_resumed_run_equals_an_uninterrupted_one(smoke: Smoke, name: str) -> None:
+    size = [f"strategy={name}", f"clients={max(2, strategy(name).fewest)}", "rounds=2", "evaluation.every=2"]
+    whole = federate(smoke(*size, out="whole"))
+    config = smoke(*size, out="broken")
+    federate(config, upto=1)
+    resumed = build_server(compose([f"resume={config.out}"]))
+    rounds(resumed, config, upto=2)
+    assert same(resumed.shared, whole.shared)
+    assert same(resumed.aggregator.state_dict(), whole.aggregator.state_dict())
+    assert all(torch.isfinite(tensor).all() for tensor in whole.shared.values())
+
+
+def test_a_checkpoint_from_before_aggregators_had_a_memory_is_their_first_start(smoke: Smoke) -> None:
+    config = smoke("strategy=fedadam")
+    server = federate(config, upto=1)
+    assert int(server.aggregator.state_dict()["step"]) == 1
+    server.directory.commit(Checkpoint(server.run, 1, server.shared))
+    resumed = build_server(compose([f"resume={config.out}"]))
+    assert same(resumed.shared, server.shared)
+    assert same(resumed.aggregator.state_dict(), {"step": torch.tensor(0)})
+
+
+def test_a_failed_round_is_no_step(smoke: Smoke) -> None:
+    server = federate(smoke("strategy=fedavgm", "federation.quorum=2"), upto=1)
+    before, shared = server.aggregator.state_dict(), server.shared
+    server.aggregate(2, [], {0: "ran out of battery", 1: "ran out of battery"})
+    assert same(server.aggregator.state_dict(), before)
+    assert same(server.shared, shared)
+
+
+def test_with_fewer_replies_than_the_strategy_needs_the_round_fails_whatever_the_quorum(smoke: Smoke) -> None:
+    config = smoke("strategy=krum", "clients=3", "federation.quorum=1", "federation.patience=2")
+    server = build_server(config)
+    before = server.shared
+    two = [build_device(config, server.run, k).train_round(1, server.shared) for k in (0, 1)]
+    server.aggregate(1, two, {2: "ran out of battery"})
+    assert same(server.shared, before)
+    with pytest.raises(RunStoppedError, match="had 0 usable replies of 3 needed"):
+        server.aggregate(2, [], {})
+
+
+REFUSED = {
+    "strategy=krum": "clients=2: strategy=krum needs at least 3 for strategy.malicious=0",
+    "strategy=krum strategy.malicious=2": "clients=2: strategy=krum needs at least 7 for strategy.malicious=2",
+    "strategy=multikrum strategy.select=4 clients=5": (
+        "clients=5: strategy=multikrum needs at least 6 for strategy.malicious=0, strategy.select=4"
+    ),
+    "strategy=bulyan clients=6": "clients=6: strategy=bulyan needs at least 7 for strategy.malicious=1",
+    "strategy=fedmedian": "clients=2: strategy=fedmedian needs at least 3",
+    "strategy=fedtrimmedavg strategy.trim=0.2 clients=4": (
+        "clients=4: strategy=fedtrimmedavg needs at least 5 for strategy.trim=0.2"
+    ),
+    "strategy=fedtrimmedavg strategy.trim=0.5": "strategy.trim=0.5: input should be less than 0.5",
+    "strategy=fedtrimmedavg strategy.trim=0": "strategy.trim=0: input should be greater than 0",
+    "strategy=krum strategy.malicious=-1": "strategy.malicious=-1: input should be greater than or equal to 0",
+    "strategy=bulyan strategy.malicious=0": "strategy.malicious=0: input should be greater than or equal to 1",
+    "strategy=fedadam strategy.lr=0": "strategy.lr=0: input should be greater than 0",
+    "strategy=fedavgm strategy.momentum=1": "strategy.momentum=1: input should be less than 1",
+    "strategy=fedavgm +strategy.tau=1": "strategy.tau=1: there is no such key; strategy has lr, momentum",
+}
+
+
+@pytest.mark.parametrize("overrides", REFUSED)
+def test_what_cannot_work_is_refused_in_one_sentence(overrides: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        check(compose([*SMOKE, f"out={tmp_path}", *overrides.split()]))
+    assert str(refusal.value) == REFUSED[overrides]
