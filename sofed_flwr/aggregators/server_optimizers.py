@@ -5,7 +5,8 @@ shrinking variance past zero, and an adaptive step moves it by the learning rate
 counters take the plain mean.
 
 Flower's strategies expect one process from the first round to the last. Here one is made for every round, from the
-global model and what the last one left behind, so a resumed run goes where an uninterrupted one goes.
+global model and what the last one left behind, so a resumed run goes where an uninterrupted one goes. FedAdagrad is
+left out: its steps only ever shrink, and the streams never end.
 """
 
 from collections.abc import Iterable, Sequence
