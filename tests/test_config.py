@@ -21,7 +21,7 @@ WRONG = {
     "optimizer.momentum=1": "optimizer.momentum=1: input should be less than 1",
     "stream.stc=0": "stream.stc=0: input should be greater than or equal to 1",
     "policy.lazy_interval=0": "policy.lazy_interval=0: input should be greater than or equal to 1",
-    "policy.weak_view=blur": "policy.weak_view=blur: input should be 'flip'",
+    "policy.weak_view=blur": "policy.weak_view=blur: input should be 'flip', 'crop', 'gray' or 'jitter'",
     "policy.on_global=forget": "policy.on_global=forget: input should be 'keep' or 'rescore'",
     "method.ema=1.5": "method.ema=1.5: input should be less than or equal to 1",
     "method.views.gray=2": "method.views.gray=2: input should be less than or equal to 1",
