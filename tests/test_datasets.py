@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sofed_flwr.assembly import build_dataset, build_streams
 from sofed_flwr.component import build
 from sofed_flwr.config import compose
 from sofed_flwr.contracts import Labels
+from sofed_flwr.datasets import cache
 from sofed_flwr.datasets.cache import open_split
 from sofed_flwr.datasets.npz import Npz
 from sofed_flwr.datasets.ordering import stc_order
@@ -134,11 +136,31 @@ def test_gray_npz_images_become_three_channels(tmp_path: Path) -> None:
     assert split.test.images.shape == (2, 3, 8, 8)
 
 
+def test_groups_order_the_stream_and_labels_stay_for_the_evaluation(tmp_path: Path) -> None:
+    """Four classes of 6 in two groups of 12: blocks of 12 exist among groups only."""
+    labels, images = np.repeat(np.arange(4), 6), np.zeros((24, 8, 8, 3), np.uint8)
+    groups = labels // 2
+    path = save_npz(tmp_path / "data.npz", train_images=images, train_labels=labels, train_groups=groups).path
+    config = compose(["dataset=npz", f"dataset.path={path}", "clients=2", "buffer=4", "stream.stc=12"])
+    train = build_dataset(config).train
+    assert isinstance(train.images, np.memmap)
+    assert train.labels.tolist() == labels.tolist()
+    assert train.groups.tolist() == groups.tolist()
+    streams = build_streams(config, train.groups)
+    assert sorted(np.unique(groups[stream]).tolist() for stream in streams) == [[0], [1]]
+
+
+def test_without_groups_the_classes_are_the_groups(tmp_path: Path) -> None:
+    train = open_split(save_npz(tmp_path / "data.npz")).train
+    assert train.groups.tolist() == train.labels.tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({"test_labels": None}, "no 'test_labels'; it holds test_images, train_images, train_labels"),
         ({"train_images": np.zeros((4, 8, 8, 3))}, "train_images is float64"),
+        ({"train_groups": np.zeros(3, int)}, "train_groups holds 3 values for 4 images"),
         ({"train_images": np.zeros((3, 8, 8, 3), np.uint8)}, r"train_images is uint8 \(3, 8, 8, 3\) with 4 labels"),
     ],
 )
@@ -160,6 +182,17 @@ def test_the_cache_decodes_once_shares_and_notices_a_changed_file(
     monkeypatch.setenv("SOFED_CACHE", str(tmp_path / "cache"))
     save_npz(tmp_path / "data.npz", train_images=np.ones((4, 8, 8, 3), np.uint8))
     assert open_split(dataset).train.images.max() == 1
+
+
+def test_a_cached_folder_of_another_layout_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFED_CACHE", str(tmp_path / "cache"))
+    dataset = save_npz(tmp_path / "data.npz")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(cache, "LAYOUT", cache.LAYOUT - 1)
+        earlier.setattr(cache, "PARTS", ("images", "labels"))
+        open_split(dataset)
+    assert open_split(dataset).train.groups.tolist() == [0, 1, 2, 3]
+    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 def test_shapes_are_seeded_balanced_and_never_shared_between_train_and_test() -> None:
