@@ -37,6 +37,8 @@ WRONG = {
     "policy.lazy_interval.x=4": "policy.lazy_interval.x=4: there is no such key; policy has lazy_interval",
     "rounds": "rounds: not an override; expected KEY=VALUE",
     "dataset=npz": "dataset.path is missing",
+    "dataset=folder": "dataset.path is missing",
+    "dataset.seed=-1": "dataset.seed=-1: input should be greater than or equal to 0",
     "clients=300": "clients=300: more than the 240 training images",
     "buffer=121": "buffer=121: larger than the smallest client's stream of 120 images",
     "federation.quorum=3": "federation.quorum=3: more than the 2 clients",
@@ -56,6 +58,14 @@ def test_what_cannot_run_is_refused_in_one_sentence(override: str, tmp_path: Pat
     ("overrides", "message"),
     [
         (["dataset=npz", "dataset.path=/no/such.npz"], "dataset.path='/no/such.npz' is not a file"),
+        (["dataset=folder", "dataset.path=/no/such"], "dataset.path='/no/such' is not a folder"),
+        (
+            ["dataset=folder", "dataset.path=/", "dataset.size=4"],
+            "dataset.size=4: input should be greater than or equal",
+        ),
+        (["dataset=cifar10", "dataset.download=maybe"], "dataset.download=maybe: input should be a valid boolean"),
+        (["dataset=cifar10", "dataset.stream_classes=fine"], "dataset has download, root"),
+        (["dataset=cifar100", "dataset.stream_classes=coarse"], "input should be 'fine' or 'superclass'"),
         (["partition=by_class", "partition.classes_per_client=1"], "partition.classes_per_client=1 does not deal"),
         (["method.predictor=[32,8]"], "method.predictor ends in 8, but has to foresee a projection of 128"),
     ],

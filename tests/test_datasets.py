@@ -16,6 +16,8 @@ from sofed_flwr.datasets.ordering import stc_order
 from sofed_flwr.datasets.partition import IID, Blocks, ByClass, Dirichlet
 from sofed_flwr.datasets.shapes import CLASS_NAMES, Shapes
 from tests.conftest import conf_names, labelled
+from tests.published import write_published
+from tests.test_folder import save_image
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -209,11 +211,40 @@ def test_shapes_are_seeded_balanced_and_never_shared_between_train_and_test() ->
     assert not train & test
 
 
-@pytest.mark.parametrize("name", conf_names("dataset"))
-def test_every_dataset_loads_uint8_images_with_labels(name: str, tmp_path: Path) -> None:
-    overrides = {"npz": [f"dataset.path={save_npz(tmp_path / 'data.npz').path}"], "shapes": ["dataset.train=50"]}
-    split = build(compose([f"dataset={name}", *overrides[name]]).dataset, "dataset").load()
+DATASETS = ["cifar10", "cifar100", "folder", "npz", "shapes", "svhn"]
+
+
+def test_every_dataset_has_a_yaml_and_every_yaml_a_test() -> None:
+    assert conf_names("dataset") == DATASETS
+
+
+def tiny(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What makes `dataset=NAME` a few images below `path`."""
+    match name:
+        case "shapes":
+            return ["dataset.train=50"]
+        case "npz":
+            return [f"dataset.path={save_npz(path / 'data.npz').path}"]
+        case "folder":
+            for number in range(4):
+                save_image(path / f"{number}.png")
+            return [f"dataset.path={path}"]
+        case _:
+            write_published(name, path / "root", monkeypatch)
+            return [f"dataset.root={path / 'root'}"]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_dataset_loads_uint8_images_with_labels(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = build(compose([f"dataset={name}", *tiny(name, tmp_path, monkeypatch)]).dataset, "dataset")
+    assert dataset.fingerprint() == dataset.fingerprint()
+    split = dataset.load()
     for half in (split.train, split.test):
         assert half.images.dtype == np.uint8
+        assert half.images.flags.c_contiguous
         assert half.images.ndim == 4
         assert half.images.shape[:2] == (len(half), 3)
+        assert half.labels.dtype == half.groups.dtype == np.int64
+        assert half.labels.shape == half.groups.shape == (len(half),)

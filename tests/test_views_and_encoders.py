@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torchvision.models import resnet18
 
+from sofed_flwr.assembly import build_method
 from sofed_flwr.component import build
 from sofed_flwr.config import compose
 from sofed_flwr.policies.importance import Importance
@@ -69,6 +70,11 @@ class TestWeakViews:
         assert not torch.equal(view, images)
         assert torch.equal(images, before)
         assert network_input(view).shape == shape
+
+    def test_a_score_is_had_from_it(self, name: str, pixels: Tensor) -> None:
+        scores = build_method(compose(["encoder.width=4"])).score(pixels, name)
+        assert scores.shape == (12,)
+        assert scores.isfinite().all()
 
     def test_torchs_generator_is_left_alone(self, name: str, pixels: Tensor) -> None:
         before = torch.get_rng_state()
