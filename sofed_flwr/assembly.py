@@ -32,7 +32,7 @@ def check(config: RunConfig) -> None:
     if config.trace is not None and "weak_view" not in config.policy:
         raise ConfigError(f"trace: policy={config.choices['policy']} has no scores to watch; use policy=importance")
     check_replies(config)
-    build_streams(config, build_dataset(config).train.labels)
+    build_streams(config, build_dataset(config).train.groups)
 
 
 def check_replies(config: RunConfig) -> None:
@@ -64,27 +64,27 @@ def build_dataset(config: RunConfig) -> Split:
         raise ConfigError(f"dataset.{error}") from error
 
 
-def build_streams(config: RunConfig, labels: Labels) -> list[Indices]:
+def build_streams(config: RunConfig, groups: Labels) -> list[Indices]:
     """Each client's images in stream order; every process derives the same from the seed."""
-    if config.clients > len(labels):
-        raise ConfigError(f"clients={config.clients}: more than the {len(labels)} training images")
+    if config.clients > len(groups):
+        raise ConfigError(f"clients={config.clients}: more than the {len(groups)} training images")
     deal = build(config.partition, "partition")
     try:
-        shares = deal(labels, config.clients, rng.numpy_generator(config.seed, "partition"))
+        shares = deal(groups, config.clients, rng.numpy_generator(config.seed, "partition"))
     except ValueError as error:
         raise ConfigError(f"partition.{error}") from error
     smallest = min(map(len, shares))
     if config.buffer > smallest:
         raise ConfigError(f"buffer={config.buffer}: larger than the smallest client's stream of {smallest} images")
     order = rng.numpy_generator(config.seed, "stream order")
-    return [share[stc_order(labels[share], config.stream.stc, order)] for share in shares]
+    return [share[stc_order(groups[share], config.stream.stc, order)] for share in shares]
 
 
 def build_device(config: RunConfig, run: str, device: int) -> Device:
     """A participant; its state is read from disk when its round begins."""
     torch.set_num_threads(config.device.threads)
     train = build_dataset(config).train
-    source = DatasetSource(train.images, build_streams(config, train.labels)[device])
+    source = DatasetSource(train.images, build_streams(config, train.groups)[device])
     return Device(
         Identity(device, run, config.seed),
         Stream(source),

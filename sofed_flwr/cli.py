@@ -13,7 +13,7 @@ import typer
 from sofed_flwr.assembly import build_dataset
 from sofed_flwr.component import ConfigError, build
 from sofed_flwr.config import compose, sweep
-from sofed_flwr.display import comparison_table, console, result_table
+from sofed_flwr.display import accuracies, comparison_table, console, result_table
 from sofed_flwr.encoder_file import load_encoder
 from sofed_flwr.launcher import SimulationFailed
 from sofed_flwr.simulation import InterruptedRunError, run_simulation
@@ -61,8 +61,7 @@ def _sweep(overrides: list[str]) -> None:
     for number, job in enumerate(sweep(overrides)):
         console.rule(" ".join(job))
         _, summary = run_simulation([*job, f"out={parent / str(number)}"])
-        linear = {f"linear {fraction}": value for fraction, value in summary["linear"].items()}
-        rows.append((" ".join(job), {"kNN": summary["knn"], **linear}))
+        rows.append((" ".join(job), accuracies(summary)))
     console.print(comparison_table(str(parent), rows))
 
 

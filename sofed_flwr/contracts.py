@@ -21,10 +21,16 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class LabeledImages:
-    """Images (n, 3, H, W) with one class per image."""
+    """Images (n, 3, H, W) with one class per image, and coarser classes where the stream is to be ordered by those."""
 
     images: Pixels
     labels: Labels
+    coarse: Labels | None = None
+
+    @property
+    def groups(self) -> Labels:
+        """What the stream's order and the partition call a class; the evaluation always goes by `labels`."""
+        return self.labels if self.coarse is None else self.coarse
 
     def __len__(self) -> int:
         return len(self.labels)

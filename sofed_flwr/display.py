@@ -77,15 +77,25 @@ class RunProgress:
         return "round  " + "  ".join(parts)
 
 
+def accuracies(values: Mapping[str, Any]) -> dict[str, float]:
+    """Heading -> percent, of what was measured: kNN, then the linear probe at each label fraction."""
+    linear = {f"linear, {float(fraction):.0%} labels": value for fraction, value in values["linear"].items()}
+    return {"kNN": values["knn"], **linear} if values["knn"] is not None else linear
+
+
 def result_table(summary: Mapping[str, Any]) -> Table:
-    """Untrained against trained encoder: kNN, then the linear probe at each label fraction."""
-    title = " ".join(f"{key}={summary[key]}" for key in ("dataset", "encoder", "method", "policy", "clients", "rounds"))
-    table = Table(title=f"{title} seed={summary['seed']}")
-    fractions = list(summary["linear"])
-    for heading in ["accuracy (%)", "kNN", *(f"linear, {float(fraction):.0%} labels" for fraction in fractions)]:
+    """Untrained against trained encoder; what unlabeled images leave to say is no accuracy."""
+    names = ("dataset", "encoder", "method", "policy", "clients", "rounds", "seed")
+    title = " ".join(f"{key}={summary[key]}" for key in names)
+    trained = accuracies(summary)
+    if not trained:
+        values = {name: summary[name] for name in ("loss", "feature_std") if summary[name] is not None}
+        return comparison_table(title, [("trained without labels", values)])
+    table = Table(title=title)
+    for heading in ["accuracy (%)", *trained]:
         table.add_column(heading, justify="right")
-    for name, values in (("untrained", summary["untrained"]), ("trained", summary)):
-        table.add_row(name, *(f"{value:.1f}" for value in [values["knn"], *(values["linear"][f] for f in fractions)]))
+    for name, row in (("untrained", accuracies(summary["untrained"])), ("trained", trained)):
+        table.add_row(name, *(f"{value:.1f}" for value in row.values()))
     return table
 
 

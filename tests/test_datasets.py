@@ -5,15 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sofed_flwr.assembly import build_dataset, build_streams
 from sofed_flwr.component import build
 from sofed_flwr.config import compose
 from sofed_flwr.contracts import Labels
+from sofed_flwr.datasets import cache
 from sofed_flwr.datasets.cache import open_split
 from sofed_flwr.datasets.npz import Npz
 from sofed_flwr.datasets.ordering import stc_order
 from sofed_flwr.datasets.partition import IID, Blocks, ByClass, Dirichlet
 from sofed_flwr.datasets.shapes import CLASS_NAMES, Shapes
 from tests.conftest import conf_names, labelled
+from tests.published import write_published
+from tests.test_folder import save_image
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -134,11 +138,31 @@ def test_gray_npz_images_become_three_channels(tmp_path: Path) -> None:
     assert split.test.images.shape == (2, 3, 8, 8)
 
 
+def test_groups_order_the_stream_and_labels_stay_for_the_evaluation(tmp_path: Path) -> None:
+    """Four classes of 6 in two groups of 12: blocks of 12 exist among groups only."""
+    labels, images = np.repeat(np.arange(4), 6), np.zeros((24, 8, 8, 3), np.uint8)
+    groups = labels // 2
+    path = save_npz(tmp_path / "data.npz", train_images=images, train_labels=labels, train_groups=groups).path
+    config = compose(["dataset=npz", f"dataset.path={path}", "clients=2", "buffer=4", "stream.stc=12"])
+    train = build_dataset(config).train
+    assert isinstance(train.images, np.memmap)
+    assert train.labels.tolist() == labels.tolist()
+    assert train.groups.tolist() == groups.tolist()
+    streams = build_streams(config, train.groups)
+    assert sorted(np.unique(groups[stream]).tolist() for stream in streams) == [[0], [1]]
+
+
+def test_without_groups_the_classes_are_the_groups(tmp_path: Path) -> None:
+    train = open_split(save_npz(tmp_path / "data.npz")).train
+    assert train.groups.tolist() == train.labels.tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({"test_labels": None}, "no 'test_labels'; it holds test_images, train_images, train_labels"),
         ({"train_images": np.zeros((4, 8, 8, 3))}, "train_images is float64"),
+        ({"train_groups": np.zeros(3, int)}, "train_groups holds 3 values for 4 images"),
         ({"train_images": np.zeros((3, 8, 8, 3), np.uint8)}, r"train_images is uint8 \(3, 8, 8, 3\) with 4 labels"),
     ],
 )
@@ -162,6 +186,17 @@ def test_the_cache_decodes_once_shares_and_notices_a_changed_file(
     assert open_split(dataset).train.images.max() == 1
 
 
+def test_a_cached_folder_of_another_layout_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFED_CACHE", str(tmp_path / "cache"))
+    dataset = save_npz(tmp_path / "data.npz")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(cache, "LAYOUT", cache.LAYOUT - 1)
+        earlier.setattr(cache, "PARTS", ("images", "labels"))
+        open_split(dataset)
+    assert open_split(dataset).train.groups.tolist() == [0, 1, 2, 3]
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
 def test_shapes_are_seeded_balanced_and_never_shared_between_train_and_test() -> None:
     split, again, other = (Shapes(train=205, test=100, seed=seed).load() for seed in (1, 1, 2))
     assert split.train.images.shape == (205, 3, 32, 32)
@@ -176,11 +211,40 @@ def test_shapes_are_seeded_balanced_and_never_shared_between_train_and_test() ->
     assert not train & test
 
 
-@pytest.mark.parametrize("name", conf_names("dataset"))
-def test_every_dataset_loads_uint8_images_with_labels(name: str, tmp_path: Path) -> None:
-    overrides = {"npz": [f"dataset.path={save_npz(tmp_path / 'data.npz').path}"], "shapes": ["dataset.train=50"]}
-    split = build(compose([f"dataset={name}", *overrides[name]]).dataset, "dataset").load()
+DATASETS = ["cifar10", "cifar100", "folder", "npz", "shapes", "svhn"]
+
+
+def test_every_dataset_has_a_yaml_and_every_yaml_a_test() -> None:
+    assert conf_names("dataset") == DATASETS
+
+
+def tiny(name: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What makes `dataset=NAME` a few images below `path`."""
+    match name:
+        case "shapes":
+            return ["dataset.train=50"]
+        case "npz":
+            return [f"dataset.path={save_npz(path / 'data.npz').path}"]
+        case "folder":
+            for number in range(4):
+                save_image(path / f"{number}.png")
+            return [f"dataset.path={path}"]
+        case _:
+            write_published(name, path / "root", monkeypatch)
+            return [f"dataset.root={path / 'root'}"]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_dataset_loads_uint8_images_with_labels(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = build(compose([f"dataset={name}", *tiny(name, tmp_path, monkeypatch)]).dataset, "dataset")
+    assert dataset.fingerprint() == dataset.fingerprint()
+    split = dataset.load()
     for half in (split.train, split.test):
         assert half.images.dtype == np.uint8
+        assert half.images.flags.c_contiguous
         assert half.images.ndim == 4
         assert half.images.shape[:2] == (len(half), 3)
+        assert half.labels.dtype == half.groups.dtype == np.int64
+        assert half.labels.shape == half.groups.shape == (len(half),)

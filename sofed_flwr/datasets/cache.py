@@ -16,18 +16,24 @@ from sofed_flwr.contracts import LabeledImages, Split
 from sofed_flwr.datasets.base import Dataset
 
 HALVES = ("train", "test")
+PARTS = ("images", "labels", "groups")
+LAYOUT = 2
+"""Changes with the files of a cached folder, and with it the folder's name: an older one is never misread."""
 
 
 def open_split(dataset: Dataset) -> Split:
     """The dataset's images as read-only memory maps, decoding it first if nobody has."""
-    folder = _root() / hashlib.sha256(dataset.fingerprint().encode()).hexdigest()[:16]
+    folder = cache_root() / hashlib.sha256(f"{LAYOUT}:{dataset.fingerprint()}".encode()).hexdigest()[:16]
     if not folder.exists():
         _fill(folder, dataset.load())
-    halves = (
-        LabeledImages(np.load(folder / f"{half}_images.npy", mmap_mode="r"), np.load(folder / f"{half}_labels.npy"))
-        for half in HALVES
-    )
-    return Split(*halves)
+    halves = ((np.load(folder / f"{half}_{part}.npy", mmap_mode="r") for part in PARTS) for half in HALVES)
+    return Split(*(LabeledImages(*arrays) for arrays in halves))
+
+
+def cache_root() -> Path:
+    """Where decoded datasets lie, and downloaded ones unless the user says otherwise."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("SOFED_CACHE") or Path(cache) / "sofed_flwr")
 
 
 def _fill(folder: Path, split: Split) -> None:
@@ -36,15 +42,10 @@ def _fill(folder: Path, split: Split) -> None:
     beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".filling-"))
     try:
         for half, data in zip(HALVES, (split.train, split.test), strict=True):
-            np.save(beside / f"{half}_images.npy", data.images)
-            np.save(beside / f"{half}_labels.npy", data.labels)
+            for part in PARTS:
+                np.save(beside / f"{half}_{part}.npy", getattr(data, part))
         beside.rename(folder)
     except OSError:
         shutil.rmtree(beside, ignore_errors=True)
         if not folder.exists():
             raise
-
-
-def _root() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SOFED_CACHE") or Path(cache) / "sofed_flwr")

@@ -4,14 +4,18 @@ from pathlib import Path
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
-from sofed_flwr.contracts import LabeledImages, Split
+from sofed_flwr.contracts import LabeledImages, Labels, Split
 
 
 @dataclass(frozen=True)
 class Npz:
-    """`train_images`, `train_labels`, `test_images`, `test_labels`; images uint8, (n, H, W, 3) or gray (n, H, W)."""
+    """`train_images`, `train_labels`, `test_images`, `test_labels`; images uint8, (n, H, W, 3) or gray (n, H, W).
+
+    With `train_groups` (n,) the stream is ordered and dealt by these, CIFAR-100's superclasses for example.
+    """
 
     path: str
 
@@ -44,4 +48,18 @@ class Npz:
                 "expected uint8 (n, H, W, 3) or (n, H, W) with n labels"
             )
         channels_first = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-        return LabeledImages(channels_first, labels.reshape(-1).astype(np.int64))
+        return LabeledImages(channels_first, _flat(labels), self._groups(arrays, half, labels.size))
+
+    def _groups(self, arrays: NpzFile, half: str, count: int) -> Labels | None:
+        name = f"{half}_groups"
+        if name not in arrays:
+            return None
+        groups = arrays[name]
+        if groups.size != count:
+            raise ValueError(f"path={self.path!r}: {name} holds {groups.size} values for {count} images")
+        return _flat(groups)
+
+
+def _flat(labels: NDArray[np.integer]) -> Labels:
+    """MedMNIST's labels are (n, 1)."""
+    return labels.reshape(-1).astype(np.int64)

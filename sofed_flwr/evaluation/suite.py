@@ -1,8 +1,10 @@
 """The second stage as one call: features extracted once, every evaluator on them, the encoder proven untouched."""
 
+import logging
 from collections.abc import Callable
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field, validate_call
 from torch import Tensor, nn
 
@@ -10,6 +12,8 @@ from sofed_flwr.contracts import Split
 from sofed_flwr.evaluation.base import Evaluator
 from sofed_flwr.evaluation.collapse import feature_std
 from sofed_flwr.evaluation.features import extract, untouched
+
+log = logging.getLogger(__name__)
 
 
 class Suite:
@@ -27,13 +31,19 @@ class Suite:
     def run(self, module: nn.Module, encode: Callable[[Tensor], Tensor], split: Split) -> dict[str, float]:
         """All values by name; `feature_std` tells a collapsed encoder (0) from a healthy one (about 1).
 
+        Images of a single class, as unlabeled ones are, leave evaluators nothing to tell apart: `feature_std` is all.
         `encode` maps pixels to features by means of `module`, which must be in evaluation mode: batches run side by
         side, so none may switch it back while another one computes.
         """
         assert not module.training
+        labeled = len(np.unique(split.train.labels)) > 1
+        if not labeled:
+            log.warning("all training images are of one class, or unlabeled: no accuracies")
         with untouched(module):
-            train, test = extract(encode, split.train), extract(encode, split.test)
+            test = extract(encode, split.test)
+            train = extract(encode, split.train) if labeled else None
         values = {"feature_std": feature_std(test.values)}
-        for evaluator in self.evaluators.values():
-            values.update(evaluator.run(train, test))
+        if train is not None:
+            for evaluator in self.evaluators.values():
+                values.update(evaluator.run(train, test))
         return values

@@ -20,7 +20,7 @@ class Importance:
     """Keep the highest scores; `lazy_interval` is T, None rescores the whole buffer at every iteration."""
 
     lazy_interval: Annotated[int, Field(ge=1)] | None
-    weak_view: Literal["flip"]
+    weak_view: Literal["flip", "crop", "gray", "jitter"]
     on_global: Literal["keep", "rescore"]
 
     def select(self, pool: Pool, capacity: int, scorer: Scorer, generator: torch.Generator) -> Selection:
