@@ -7,11 +7,13 @@ from sofed_flwr.aggregators.base import Aggregator
 from sofed_flwr.buffer import Buffer
 from sofed_flwr.component import ConfigError, build
 from sofed_flwr.contracts import Indices, Labels, Split
+from sofed_flwr.datasets.base import Dataset
 from sofed_flwr.datasets.cache import open_split
 from sofed_flwr.datasets.ordering import stc_order
+from sofed_flwr.datasets.subset import Subset
 from sofed_flwr.device import Device, Identity
 from sofed_flwr.methods.base import Method
-from sofed_flwr.run_config import RunConfig
+from sofed_flwr.run_config import Part, RunConfig
 from sofed_flwr.run_directory import RunDirectory
 from sofed_flwr.score_trace import ScoreTrace
 from sofed_flwr.server import Limits, Server
@@ -57,9 +59,10 @@ def build_method(config: RunConfig) -> Method:
 
 def build_dataset(config: RunConfig) -> Split:
     """The dataset as memory maps."""
-    dataset = build(config.dataset, "dataset")
+    whole: Dataset = build(config.dataset, "dataset")
+    part = Subset(whole, config.subset.train, config.subset.test)
     try:
-        return open_split(dataset)
+        return open_split(whole if config.subset == Part() else part)
     except ValueError as error:
         raise ConfigError(f"dataset.{error}") from error
 

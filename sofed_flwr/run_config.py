@@ -60,6 +60,13 @@ class Machine(Section):
     threads: PositiveInt
 
 
+class Part(Section):
+    """How many images of the dataset to use, classes in proportion (None: all)."""
+
+    train: PositiveInt | None = None
+    test: PositiveInt | None = None
+
+
 class Trace(Section):
     """Which device's scores to watch, in which round, for how many iterations."""
 
@@ -84,6 +91,7 @@ class RunConfig(Section):
     federation: Federation
     device: Machine
     trace: Trace | None
+    subset: Part
     dataset: Component
     partition: Component
     encoder: Component

@@ -1,5 +1,6 @@
 """Streams: every image exactly once, ordered by STC, dealt by rule; and where images come from."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from sofed_flwr.datasets.npz import Npz
 from sofed_flwr.datasets.ordering import stc_order
 from sofed_flwr.datasets.partition import IID, Blocks, ByClass, Dirichlet
 from sofed_flwr.datasets.shapes import CLASS_NAMES, Shapes
+from sofed_flwr.datasets.subset import proportional
+from sofed_flwr.run_config import RunConfig
 from tests.conftest import conf_names, labelled
 from tests.published import write_published
 from tests.test_folder import save_image
@@ -248,3 +251,17 @@ def test_every_dataset_loads_uint8_images_with_labels(
         assert half.images.shape[:2] == (len(half), 3)
         assert half.labels.dtype == half.groups.dtype == np.int64
         assert half.labels.shape == half.groups.shape == (len(half),)
+
+
+def test_a_subset_keeps_classes_in_proportion_and_is_the_same_every_time(smoke: Callable[..., RunConfig]) -> None:
+    labels = np.repeat([0, 1, 2], [60, 30, 10])
+    chosen = proportional(labels, 20)
+    assert np.bincount(labels[chosen]).tolist() == [12, 6, 2]
+    assert np.array_equal(chosen, proportional(labels, 20))
+
+    whole, part = build_dataset(smoke()), build_dataset(smoke("subset.train=50", "subset.test=20"))
+    assert (len(part.train), len(part.test)) == (50, 20)
+    assert np.bincount(part.train.labels).tolist() == [5] * 10
+    images = {image.tobytes() for image in whole.train.images}
+    assert all(image.tobytes() in images for image in part.train.images)
+    assert len(build_dataset(smoke("subset.train=100000")).train) == len(whole.train)

@@ -41,7 +41,8 @@ ALLOWED = {
     },
     "assembly": {
         *(FOUNDATION | {"run_config", "buffer", "stream", "trainer", "device", "server", "run_directory"}),
-        *("datasets.cache", "datasets.ordering", "sources.dataset", "methods.base", "aggregators.base", "score_trace"),
+        *("datasets.base", "datasets.cache", "datasets.ordering", "datasets.subset", "sources.dataset"),
+        *("methods.base", "aggregators.base", "score_trace"),
     },
     "flower": {"contracts"},
     "strategy": {"contracts", "flower", "server"},

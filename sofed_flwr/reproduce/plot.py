@@ -38,7 +38,12 @@ def _curves(table: Table, outcomes: Sequence[Outcome]) -> Iterator[Panel]:
     """One panel per value and setting; a row's curve is the mean over its seeds."""
     for columns in dict.fromkeys(outcome.cell.columns for outcome in outcomes):
         for value in table.curves:
-            rows = {row.name: _mean_curve([o for o in outcomes if o.cell.row == row.name and o.cell.columns == columns], value) for row in table.rows}
+            rows = {
+                row.name: _mean_curve(
+                    [o for o in outcomes if o.cell.row == row.name and o.cell.columns == columns], value
+                )
+                for row in table.rows
+            }
             setting = columns[0].partition(",")[0] if len(table.columns) > len(columns) else ""
             yield Lines(
                 title=" ".join(part for part in (setting, value) if part),
