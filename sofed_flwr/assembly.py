@@ -15,6 +15,7 @@ from sofed_flwr.run_directory import RunDirectory
 from sofed_flwr.server import Limits, Server
 from sofed_flwr.sources.dataset import DatasetSource
 from sofed_flwr.stream import Stream
+from sofed_flwr.tracking.base import Tracker
 from sofed_flwr.trainer import Trainer
 
 
@@ -25,6 +26,7 @@ def check(config: RunConfig) -> None:
     build_method(config)
     for group in ("policy", "strategy", "evaluation"):
         build(getattr(config, group), group)
+    build_tracker(config, committed=-1)
     if config.federation.quorum > config.clients:
         raise ConfigError(f"federation.quorum={config.federation.quorum}: more than the {config.clients} clients")
     build_streams(config, build_dataset(config).train.labels)
@@ -78,15 +80,23 @@ def build_device(config: RunConfig, run: str, device: int) -> Device:
     )
 
 
+def build_tracker(config: RunConfig, committed: int) -> Tracker:
+    """Who follows the diary from the round after `committed` on."""
+    tracker: Tracker = build(config.tracking, "tracking", directory=config.directory, committed=committed)
+    return tracker
+
+
 def build_server(config: RunConfig) -> Server:
     """The other participant."""
     check(config)
     torch.set_num_threads(1)
     directory = RunDirectory(config.directory)
+    committed = directory.begin(config.to_yaml())
     federation = config.federation
     return Server(
         directory,
-        directory.begin(config.to_yaml()),
+        committed,
+        build_tracker(config, committed.round if committed else -1),
         build_method(config),
         build(config.strategy, "strategy"),
         build(config.evaluation, "evaluation"),

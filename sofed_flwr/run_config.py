@@ -82,6 +82,7 @@ class RunConfig(Section):
     policy: Component
     strategy: Component
     evaluation: Component
+    tracking: Component
     choices: dict[str, str]
     overrides: list[str]
 

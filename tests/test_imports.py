@@ -24,6 +24,7 @@ ALLOWED = {
     "datasets": {"contracts", "rng"},
     "sources": {"contracts"},
     "evaluation": {"contracts"},
+    "tracking": set(),
     "aggregators": {"contracts"},
     "policies": {"contracts"},
     "methods": {"contracts", "models", "views"},
@@ -35,11 +36,11 @@ ALLOWED = {
     "run_directory": {"contracts", "store", "runlog"},
     "server": {
         *("contracts", "component", "runlog", "summary", "run_directory", "encoder_file", "gate"),
-        *("aggregators.base", "methods.base", "evaluation.suite"),
+        *("aggregators.base", "methods.base", "evaluation.suite", "tracking.base"),
     },
     "assembly": {
         *(FOUNDATION | {"run_config", "buffer", "stream", "trainer", "device", "server", "run_directory"}),
-        *("datasets.cache", "datasets.ordering", "sources.dataset", "methods.base"),
+        *("datasets.cache", "datasets.ordering", "sources.dataset", "methods.base", "tracking.base"),
     },
     "flower": {"contracts"},
     "strategy": {"contracts", "flower", "server"},
@@ -104,10 +105,11 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
         ("rich", {"display"}),
         ("typer", {"cli"}),
         ("psutil", {"launcher"}),
+        ("torch.utils.tensorboard", {"tensorboard"}),
     ],
 )
 def test_a_library_has_one_home(library: str, owners: set[str]) -> None:
-    users = {path.stem for path in MODULES if any(name.split(".")[0] == library for name in imported(path))}
+    users = {path.stem for path in MODULES if any(f"{name}.".startswith(f"{library}.") for name in imported(path))}
     assert users == owners
 
 
