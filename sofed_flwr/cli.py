@@ -49,10 +49,29 @@ def evaluate(
         console.print(comparison_table(f"{encoder} on {config.choices['dataset']}", [(encoder.name, values)]))
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="directories of runs, finished or not")],
+    out: Annotated[
+        Path | None, typer.Option(help="the page; default RUN_DIR/report.html, ./report.html for several")
+    ] = None,
+) -> None:
+    """Draw one run, or several over each other: a page of its own, and a markdown table beside it."""
+    with _exit_codes():
+        from sofed_flwr.report.page import write_report  # matplotlib is an extra, and slow to import
+
+        place = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+        typer.echo(write_report(runs, place))
+        console.print(f"report: {place}", soft_wrap=True, markup=False)
+
+
 def _run(overrides: list[str]) -> None:
     directory, summary = run_simulation(overrides)
     console.print(result_table(summary))
-    console.print(f"{summary['seconds']:.0f} s; encoder: {directory.encoder}", soft_wrap=True)
+    console.print(
+        f"{summary['seconds']:.0f} s; encoder: {directory.encoder}; sofed report {directory.path} draws it",
+        soft_wrap=True,
+    )
 
 
 def _sweep(overrides: list[str]) -> None:

@@ -46,8 +46,9 @@ ALLOWED = {
     "strategy": {"contracts", "flower", "server"},
     "launcher": set(),
     "display": {"runlog"},
+    "report": {"component", "store", "runlog", "summary", "report"},
     "simulation": {"assembly", "config", "run_config", "display", "launcher", "run_directory"},
-    "cli": {"assembly", "component", "config", "display", "encoder_file", "launcher", "simulation", "store"},
+    "cli": {"assembly", "component", "config", "display", "encoder_file", "launcher", "report", "simulation", "store"},
     "client_app": {"assembly", "run_config", "flower"},
     "server_app": {"assembly", "config", "strategy"},
 }
@@ -106,6 +107,7 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
         ("typer", {"cli"}),
         ("psutil", {"launcher"}),
         ("torch.utils.tensorboard", {"tensorboard"}),
+        ("matplotlib", {"charts"}),
     ],
 )
 def test_a_library_has_one_home(library: str, owners: set[str]) -> None:
