@@ -19,6 +19,7 @@ from sofed_flwr.score_trace import ScoreTrace
 from sofed_flwr.server import Limits, Server
 from sofed_flwr.sources.dataset import DatasetSource
 from sofed_flwr.stream import Stream
+from sofed_flwr.tracking.base import Tracker
 from sofed_flwr.trainer import Trainer, Watcher
 
 
@@ -33,6 +34,7 @@ def check(config: RunConfig) -> None:
         build(getattr(config, group), group)
     if config.trace is not None and "weak_view" not in config.policy:
         raise ConfigError(f"trace: policy={config.choices['policy']} has no scores to watch; use policy=importance")
+    build_tracker(config, committed=-1)
     check_replies(config)
     build_streams(config, build_dataset(config).train.groups)
 
@@ -108,15 +110,23 @@ def _watchers(config: RunConfig, device: int) -> dict[int, Watcher]:
     return {trace.round: ScoreTrace(file, facts, config.policy["weak_view"], trace.iterations)}
 
 
+def build_tracker(config: RunConfig, committed: int) -> Tracker:
+    """Who follows the diary from the round after `committed` on."""
+    tracker: Tracker = build(config.tracking, "tracking", directory=config.directory, committed=committed)
+    return tracker
+
+
 def build_server(config: RunConfig) -> Server:
     """The other participant."""
     check(config)
     torch.set_num_threads(1)
     directory = RunDirectory(config.directory)
+    committed = directory.begin(config.to_yaml())
     federation = config.federation
     return Server(
         directory,
-        directory.begin(config.to_yaml()),
+        committed,
+        build_tracker(config, committed.round if committed else -1),
         build_method(config),
         build(config.strategy, "strategy"),
         build(config.evaluation, "evaluation"),

@@ -49,10 +49,51 @@ def evaluate(
         console.print(comparison_table(f"{encoder} on {config.choices['dataset']}", [(encoder.name, values)]))
 
 
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="directories of runs, finished or not")],
+    out: Annotated[
+        Path | None, typer.Option(help="the page; default RUN_DIR/report.html, ./report.html for several")
+    ] = None,
+) -> None:
+    """Draw one run, or several over each other: a page of its own, and a markdown table beside it."""
+    with _exit_codes():
+        from sofed_flwr.report.page import write_report  # matplotlib is an extra, and slow to import
+
+        place = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+        typer.echo(write_report(runs, place))
+        console.print(f"report: {place}", soft_wrap=True, markup=False)
+
+
+@app.command()
+def reproduce(
+    table: Annotated[str, typer.Argument(help="table3_policies, figure6_discard, ...: a yaml of conf/experiment")],
+    overrides: Overrides = None,
+    scale: Annotated[str, typer.Option(help="paper: days on a GPU box; small: minutes per cell")] = "paper",
+    seeds: Annotated[int, typer.Option(min=1, help="runs per cell")] = 1,
+    data: Annotated[list[str] | None, typer.Option(help="NAME=FILE.npz instead of a download, repeatable")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="cells whose name contains this, repeatable")] = None,
+    results: Annotated[Path, typer.Option(help="tables and plots")] = Path("results"),
+    runs: Annotated[Path, typer.Option(help="the runs themselves, which tables share")] = Path("outputs/reproduce"),
+) -> None:
+    """Run a table or figure of the paper; the same command continues one that was stopped."""
+    with _exit_codes():
+        from sofed_flwr.reproduce import table as grid  # matplotlib is an extra, and slow to import
+
+        wanted = grid.order(table, scale, seeds, data or [], only or [], overrides or [])
+        content = grid.reproduce(wanted, results, runs, run_simulation, console.rule)
+        console.print(f"{results / wanted.stem}.md, .json, .svg", soft_wrap=True, markup=False)
+        if failed := grid.failures(content):
+            raise SimulationFailed(f"{len(failed)} cells failed: {'; '.join(failed)}")
+
+
 def _run(overrides: list[str]) -> None:
     directory, summary = run_simulation(overrides)
     console.print(result_table(summary))
-    console.print(f"{summary['seconds']:.0f} s; encoder: {directory.encoder}", soft_wrap=True)
+    console.print(
+        f"{summary['seconds']:.0f} s; encoder: {directory.encoder}; sofed report {directory.path} draws it",
+        soft_wrap=True,
+    )
 
 
 def _sweep(overrides: list[str]) -> None:

@@ -18,7 +18,7 @@ from sofed_flwr.component import ConfigError
 from sofed_flwr.run_config import RunConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-RESUMABLE = {"rounds", "workers", "out", "resume", "overrides"}
+RESUMABLE = {"rounds", "workers", "out", "resume", "overrides", "tracking"}
 """Keys a resumed run may change: none of them changes what a round computes."""
 
 
@@ -74,7 +74,7 @@ def _refuse_other(earlier: RunConfig, config: RunConfig) -> None:
     differing = [
         f"{key} (was {before.get(key)}, is {now.get(key)})"
         for key in sorted(before.keys() | now.keys())
-        if key.split(".")[0] not in RESUMABLE and before.get(key) != now.get(key)
+        if key.removeprefix("choices.").split(".")[0] not in RESUMABLE and before.get(key) != now.get(key)
     ]
     if differing:
         raise ConfigError(f"resume={config.resume}: the run has another configuration: {', '.join(differing)}")

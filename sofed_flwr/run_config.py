@@ -99,6 +99,7 @@ class RunConfig(Section):
     policy: Component
     strategy: Component
     evaluation: Component
+    tracking: Component
     choices: dict[str, str]
     overrides: list[str]
 

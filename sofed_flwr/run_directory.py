@@ -6,6 +6,7 @@ checkpoint/           the global model and what the aggregator remembers, once p
 devices/<id>/         the simulated devices' own state
 encoder.safetensors   the result: the backbone, with what is needed to rebuild it
 summary.json          the result in numbers
+tensorboard/          the diary once more, with tracking=tensorboard
 """
 
 import json

@@ -21,6 +21,7 @@ from sofed_flwr.methods.base import Method
 from sofed_flwr.run_directory import Checkpoint, RunDirectory
 from sofed_flwr.runlog import read_rows
 from sofed_flwr.summary import RATIOS, summarise
+from sofed_flwr.tracking.base import Tracker
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Server:
         self,
         directory: RunDirectory,
         committed: Checkpoint | None,
+        tracker: Tracker,
         method: Method,
         aggregator: Aggregator,
         suite: Suite,
@@ -53,6 +55,7 @@ class Server:
         rounds: int,
     ) -> None:
         self.directory = directory
+        self.tracker = tracker
         self.method = method.eval()
         self.aggregator = aggregator
         self.suite = suite
@@ -73,7 +76,7 @@ class Server:
         reasons = dict(failures) | dropped
         for device, reason in sorted(reasons.items()):
             log.warning("round %d: device %d dropped: %s", round_number, device, reason)
-            self.directory.log.write(round_number, {"dropped": 1}, device, reason)
+            self._record(round_number, {"dropped": 1}, device, reason)
         if len(accepted) < self.quorum:
             self._fail(round_number, len(accepted), reasons)
             return {}
@@ -89,11 +92,11 @@ class Server:
         if self.suite.due(round_number, self.rounds):
             self.method.load(self.shared)
             values = self.suite.run(self.method, self.method.features, self.split)
-        self.directory.log.write(round_number, values)
+        self._record(round_number, values)
         self.directory.commit(Checkpoint(self.run, round_number, self.shared, self.aggregator.state_dict()))
         self.committed = round_number
         now = perf_counter()
-        self.directory.log.write(round_number, {"seconds": now - self._round_began})
+        self._record(round_number, {"seconds": now - self._round_began})
         self._round_began = now
         return values
 
@@ -102,24 +105,32 @@ class Server:
         self.method.load(self.shared)
         save_encoder(self.directory.encoder, self.method.backbone(), encoder, facts)
         self.directory.write_summary(summarise(read_rows(self.directory.log.path), facts))
+        self.tracker.close()
+
+    def _record(
+        self, round_number: int, values: Mapping[str, float], device: int | None = None, reason: str | None = None
+    ) -> None:
+        """Into the diary, and to whoever follows it; a tracker has no place for reasons."""
+        self.directory.log.write(round_number, values, device, reason)
+        self.tracker.write(round_number, values, device)
 
     def _fail(self, round_number: int, accepted: int, reasons: Mapping[int, str]) -> None:
         self._failed_in_a_row += 1
         why = "; ".join(f"device {device}: {reason}" for device, reason in sorted(reasons.items())) or "no reply at all"
         text = f"round {round_number} had {accepted} usable replies of {self.quorum} needed ({why})"
         log.warning("%s; the global model stays as it is", text)
-        self.directory.log.write(round_number, {"failed": 1})
+        self._record(round_number, {"failed": 1})
         if self._failed_in_a_row >= self.limits.patience:
             raise RunStoppedError(f"{text}; {self._failed_in_a_row} failed rounds in a row")
 
     def _log_updates(self, round_number: int, accepted: Sequence[Update]) -> dict[str, float]:
         for update in accepted:
-            self.directory.log.write(round_number, update.metrics, update.device)
+            self._record(round_number, update.metrics, update.device)
         names = sorted({name for update in accepted for name in update.metrics})
         sums = {name: sum(update.metrics.get(name, 0.0) for update in accepted) for name in names}
         means = {name: sums[name] / len(accepted) for name in ("loss", "bytes_up") if name in sums}
         shares = {name: sums[part] / sums[whole] for name, (part, whole) in RATIOS.items() if sums.get(whole)}
         times = {name: value for name, value in sums.items() if name.startswith("seconds_")}
         values = means | shares | times | {"replies": len(accepted)}
-        self.directory.log.write(round_number, values)
+        self._record(round_number, values)
         return values

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from sofed_flwr.charts import Dots, Lines, Panel, Range, figure
+from sofed_flwr.charts import COLOURS, Dots, Lines, Panel, Range, figure
 from sofed_flwr.reproduce.grid import Table
 from sofed_flwr.reproduce.runs import Outcome
 from sofed_flwr.runlog import read_rows
@@ -25,11 +25,11 @@ def _columns(table: Table, results: Mapping[str, Any]) -> Iterator[Panel]:
         mine = [cell for cell in results["cells"] if cell["column"] == column.name]
         unit = UNITS.get(column.value.split("_")[0], "relative batch time (%)")
         yield Dots(
+            [cell["row"] for cell in mine],
+            [cell["ours"] for cell in mine],
+            [cell["paper"] for cell in mine],
             title=column.name,
             x_label=unit,
-            rows=[cell["row"] for cell in mine],
-            filled=[cell["ours"] for cell in mine],
-            hollow=[cell["paper"] for cell in mine],
             names=(f"ours, scale {results['scale']}, a dot per seed", "paper"),
         )
 
@@ -67,13 +67,14 @@ def _traces(table: Table, outcomes: Sequence[Outcome]) -> Iterator[Panel]:
     files = [file for o in outcomes for file in sorted(o.directory.path.glob("devices/*/scores_round_*.json"))]
     for file in files if table.trace else []:
         trace = json.loads(file.read_text())
+        longest = list(trace["samples"].items())[: len(COLOURS) - 1]
         yield Range(
+            trace["seen"],
+            trace["min"],
+            trace["mean"],
+            trace["max"],
+            {f"i-{name}": scores for name, scores in longest},
             title=f"device {trace['device']}, round {trace['round']}, T = {trace['interval']}",
             x_label="inputs seen in this round",
             y_label="importance score",
-            xs=trace["seen"],
-            low=trace["min"],
-            middle=trace["mean"],
-            high=trace["max"],
-            lines={f"i-{name}": scores for name, scores in trace["samples"].items()},
         )

@@ -38,6 +38,11 @@ class Order:
         return [cell for cell in chosen if not wanted or any(part in str(cell).lower() for part in wanted)]
 
     @property
+    def stem(self) -> str:
+        """What the files with its results are called."""
+        return f"{self.table.name}_{self.scale}"
+
+    @property
     def command(self) -> str:
         """How to order the same again."""
         files = [f"--data {name}={Path(file).name}" for name, file in self.data.items()]
@@ -82,11 +87,10 @@ def _write(wanted: Order, outcomes: Sequence[Outcome], seconds: Mapping[str, flo
     facts = {"scale": wanted.scale, "seeds": wanted.seeds, "command": wanted.command}
     content = collect(wanted.table, outcomes, seconds, facts)
     folder.mkdir(parents=True, exist_ok=True)
-    stem = f"{wanted.table.name}_{wanted.scale}"
     drawing = draw(wanted.table, content, outcomes)
     texts = {"json": json.dumps(content, indent=1) + "\n", "md": markdown(content, wanted.table), "svg": drawing}
     for kind, text in texts.items():
-        write_atomically(folder / f"{stem}.{kind}", text.encode())
+        write_atomically(folder / f"{wanted.stem}.{kind}", text.encode())
     return content
 
 
