@@ -49,6 +49,7 @@ class ScoreTrace:
         stayed = {
             entry: [scores[i] for i in range(count)] for entry, scores in self._samples.items() if len(scores) == count
         }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         names = ("seen", "min", "mean", "max")
         columns = dict(zip(names, map(list, zip(*self._ranges, strict=True)), strict=True))
         write_atomically(self.path, json.dumps({**self.facts, **columns, "samples": stayed}).encode())

@@ -187,7 +187,7 @@ def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_refusal_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for name in [name for name in sys.modules if name.startswith("sofed_flwr.report.")]:
+    for name in [name for name in sys.modules if name.startswith(("sofed_flwr.report.", "sofed_flwr.charts"))]:
         monkeypatch.delitem(sys.modules, name)
     done = CliRunner().invoke(app, ["report", str(make_run(tmp_path / "run"))])
     assert done.exit_code == 2

@@ -16,7 +16,7 @@ from sofed_flwr.reproduce.timing import batch_seconds
 from tests.conftest import conf_names, federate
 
 TABLES = list(tables())
-QUICK = ["rounds=1", "stream.segments=1", "evaluation.knn.k=5", "evaluation.linear.label_seeds=1"]
+QUICK = ["rounds=1", "evaluation.knn.k=5", "evaluation.linear.label_seeds=1"]
 
 
 def without_flower(overrides: Sequence[str]) -> None:

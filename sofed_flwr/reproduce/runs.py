@@ -43,21 +43,14 @@ class Outcome:
 
 
 def place(cell: Cell, runs: Path) -> RunDirectory:
-    """Where a cell's run is, done or not."""
+    """Where a cell's run is, done, begun or not."""
     config = compose(cell.overrides)
     parts = [config.choices[group] for group in ("method", "policy", "dataset")]
-    return RunDirectory(runs / "-".join([*parts, f"seed{config.seed}", _fingerprint(config)]))
+    return RunDirectory(runs.resolve() / "-".join([*parts, f"seed{config.seed}", _fingerprint(config)]))
 
 
-def finished(cell: Cell, runs: Path) -> Outcome | None:
-    """What an earlier invocation left, if it is complete."""
-    directory = place(cell, runs)
-    return Outcome(cell, directory) if directory.summary.exists() else None
-
-
-def perform(cell: Cell, runs: Path, simulate: Simulate) -> Outcome:
+def perform(cell: Cell, directory: RunDirectory, simulate: Simulate) -> Outcome:
     """Run a cell, from its last committed round if there is one; a failure is this cell's alone."""
-    directory = place(cell, runs)
     where = f"resume='{directory.path}'" if directory.config.exists() else f"out='{directory.path}'"
     try:
         simulate([*cell.overrides, where])

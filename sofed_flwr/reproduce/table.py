@@ -12,7 +12,7 @@ from sofed_flwr.config import compose
 from sofed_flwr.reproduce.grid import SCALES, Cell, Table, cells, find_table
 from sofed_flwr.reproduce.plot import draw
 from sofed_flwr.reproduce.results import Results, collect, markdown
-from sofed_flwr.reproduce.runs import Outcome, Simulate, finished, perform
+from sofed_flwr.reproduce.runs import Outcome, Simulate, perform, place
 from sofed_flwr.reproduce.timing import batch_seconds
 from sofed_flwr.store import write_atomically
 
@@ -68,18 +68,22 @@ def reproduce(wanted: Order, results: Path, runs: Path, simulate: Simulate, anno
     outcomes: list[Outcome] = []
     began, performed = monotonic(), 0
     for number, cell in enumerate(todo, start=1):
-        outcome = finished(cell, runs)
-        if outcome is None:
-            announce(f"{number} of {len(todo)}: {cell}{_left(monotonic() - began, performed, len(todo) - number + 1)}")
-            outcome = perform(cell, runs, simulate)
-            performed += 1
-        if outcome.failure:
-            announce(f"{number} of {len(todo)} failed: {outcome.failure}")
-        outcomes.append(outcome)
-        content = _write(wanted, outcomes, {}, results)
+        directory = place(cell, runs)
+        if directory.summary.exists():
+            outcomes.append(Outcome(cell, directory))
+            continue
+        announce(f"{number} of {len(todo)}: {cell}{_left(monotonic() - began, performed, len(todo) - number + 1)}")
+        outcomes.append(perform(cell, directory, simulate))
+        performed += 1
+        if outcomes[-1].failure:
+            announce(f"{number} of {len(todo)} failed: {outcomes[-1].failure}")
+        _write(wanted, outcomes, {}, results)
+    seconds = {}
     if any(column.value == "batch_time" for column in wanted.table.columns):
         announce("measuring seconds per batch, all rows in turn")
-        content = _write(wanted, outcomes, _time_rows(todo), results)
+        seconds = _time_rows(todo)
+    content = _write(wanted, outcomes, seconds, results)
+    write_atomically(results / f"{wanted.stem}.svg", draw(wanted.table, content, outcomes).encode())
     return content
 
 
@@ -87,10 +91,8 @@ def _write(wanted: Order, outcomes: Sequence[Outcome], seconds: Mapping[str, flo
     facts = {"scale": wanted.scale, "seeds": wanted.seeds, "command": wanted.command}
     content = collect(wanted.table, outcomes, seconds, facts)
     folder.mkdir(parents=True, exist_ok=True)
-    drawing = draw(wanted.table, content, outcomes)
-    texts = {"json": json.dumps(content, indent=1) + "\n", "md": markdown(content, wanted.table), "svg": drawing}
-    for kind, text in texts.items():
-        write_atomically(folder / f"{wanted.stem}.{kind}", text.encode())
+    write_atomically(folder / f"{wanted.stem}.json", (json.dumps(content, indent=1) + "\n").encode())
+    write_atomically(folder / f"{wanted.stem}.md", markdown(content, wanted.table).encode())
     return content
 
 
