@@ -87,8 +87,8 @@ def test_every_section_is_there_and_the_page_asks_nobody_for_anything(tmp_path: 
     for title in [*titles, "Score trends", "Time per round", "Upload", "Devices", "Configuration"]:
         assert f"<h2>{title}" in page
     assert page.count("<svg ") == 3 + 4 + 1 + 1 + 2
-    assert "device 0, round 11, interval 20" in page
-    assert "round 2, interval" not in page
+    assert "device 0, round 11, T = 20" in page
+    assert "round 2, T" not in page
     assert ">i-17<" in page
     assert ">i-40<" not in page
     foreign = re.sub(r' xmlns(:\w+)?="http://www\.w3\.org/[\w/]+"', "", page)
@@ -130,7 +130,7 @@ def test_a_run_that_has_logged_nothing_says_so(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", finished=False)
     (run / "metrics.jsonl").unlink()
     page = page_of(run)
-    assert "No evaluation has been logged yet." in page
+    assert "No accuracy has been logged" in page
     assert "<svg" not in page
 
 

@@ -16,7 +16,12 @@ from sofed_flwr.reproduce.timing import batch_seconds
 from tests.conftest import conf_names, federate
 
 TABLES = list(tables())
-QUICK = ["rounds=1", "evaluation.knn.k=5", "evaluation.linear.label_seeds=1"]
+QUICK = ["rounds=1", "evaluation.knn.k=5", "evaluation.linear.label_seeds=1", "evaluation.linear.max_iterations=5"]
+
+
+@pytest.fixture(autouse=True)
+def _short_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sofed_flwr.reproduce.table.TIMED_ITERATIONS", 3)
 
 
 def without_flower(overrides: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from sofed_flwr.report.read import Run
 
-BESIDES = {"out", "resume", "tracking"}
-"""Keys that say where a run is kept and who follows it: they differ, and change nothing a report shows."""
+BESIDES = {"out", "resume", "tracking", "trace"}
+"""Keys that say where a run is kept and who watches it: no value in the report depends on them."""
 
 
 def label(runs: Sequence[Run]) -> dict[str, Run]:

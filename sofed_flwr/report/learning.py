@@ -15,7 +15,8 @@ def accuracy(runs: Runs) -> Section:
         "labels (paper, Table 3). The difference between the two rows is what the federation learned."
     )
     if not table.rows:
-        return Section("Accuracy", caption, tables=["<p>No evaluation has been logged yet.</p>"])
+        nothing = "<p>No accuracy has been logged: nothing was evaluated yet, or the dataset has no labels.</p>"
+        return Section("Accuracy", caption, tables=[nothing])
     return Section("Accuracy", caption, tables=[table.html()])
 
 

@@ -23,11 +23,11 @@ Curve = tuple[list[float], list[float]]
 
 @dataclass(frozen=True)
 class ScoreTrace:
-    """Importance scores of one device's buffer over the iterations of one round; NaN where there is none."""
+    """Importance scores on one device over iterations of one round, NaN where there is none; no interval: not lazy."""
 
     device: int
     round: int
-    interval: int
+    interval: int | None
     seen: list[float]
     low: list[float]
     mean: list[float]

@@ -14,8 +14,8 @@ def discarding(runs: Runs) -> Section:
     """How choosy the policy is."""
     caption = (
         "Share of new images that did not get into the buffer, over all devices, from 0 to 1. Dashed: 0.5, what random "
-        "replacement discards. Importance scoring discards far more (over 0.8 in the paper, “Validation of Coreset "
-        "Selection Efficacy”) and comes closer to the line as the model understands more of what it sees."
+        "replacement discards. Importance scoring discards far more (over 0.8 in the paper, Fig. 6) and comes closer "
+        "to the line as the model understands more of what it sees."
     )
     charts = over_rounds(curves(runs, "discard_ratio"), "discarded / seen", y_limits=(-0.02, 1.02), reference=0.5)
     return Section("Discard ratio", caption, charts=charts)
@@ -34,10 +34,10 @@ def rescoring(runs: Runs) -> Section:
 def score_trends(runs: Runs) -> Section:
     """Why lazy scoring works, or does not."""
     caption = (
-        "Importance scores in a device's buffer, iteration by iteration, over the number of images the device has seen "
-        "(paper, “Impacts of Lazy Scoring”). Shaded: lowest to highest score; dots: mean; lines: images that stayed "
-        f"throughout, i-17 being the one with index 17, {TRACED} of them at most. Flat lines mean that an old score is "
-        "still a good one, which is what lazy scoring relies on. Each device's newest traced round is shown."
+        "Importance scores on a device, iteration by iteration, over the number of images it has seen in the round "
+        "(paper, “Impacts of Lazy Scoring”, Fig. 7). Shaded: lowest to highest score; dots: mean; lines: images that "
+        f"stayed throughout, i-17 being the one with index 17, {TRACED} of them at most. Flat lines mean that an old "
+        "score is still a good one, which is what lazy scoring relies on. Each device's newest traced round is shown."
     )
     several = len(runs) > 1
     charts = [_trend(trace, f"{label}, " if several else "") for label, run in runs.items() for trace in run.traces]
@@ -45,6 +45,7 @@ def score_trends(runs: Runs) -> Section:
 
 
 def _trend(trace: ScoreTrace, label: str) -> str:
+    interval = "" if trace.interval is None else f", T = {trace.interval}"
     stayed = {f"i-{name}": scores for name, scores in trace.samples.items() if not any(map(isnan, scores))}
     panel = Range(
         trace.seen,
@@ -52,8 +53,8 @@ def _trend(trace: ScoreTrace, label: str) -> str:
         trace.mean,
         trace.high,
         dict(list(stayed.items())[:TRACED]),
-        x_label="images seen by the device",
+        x_label="images seen in the round",
         y_label="importance score",
-        title=f"{label}device {trace.device}, round {trace.round}, interval {trace.interval}",
+        title=f"{label}device {trace.device}, round {trace.round}{interval}",
     )
     return chart(panel)

@@ -23,16 +23,18 @@ class Record(BaseModel):
 
 
 class Column(Record):
-    """One value of a run; `small` replaces `run` below paper scale."""
+    """One value of a run; `small` replaces `run` below paper scale, `smoke` both where even that is too much."""
 
     name: str
     value: str
     run: str = ""
     small: str | None = None
+    smoke: str | None = None
 
     def overrides(self, scale: str) -> list[str]:
-        """What this column adds to the run."""
-        return (self.run if scale == "paper" or self.small is None else self.small).split()
+        """What this column adds to the run: what its scale says, or else the next larger one."""
+        written = {"paper": [self.run], "small": [self.small, self.run], "smoke": [self.smoke, self.small, self.run]}
+        return next(text for text in written[scale] if text is not None).split()
 
 
 class Line(Record):

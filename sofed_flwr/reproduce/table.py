@@ -65,6 +65,8 @@ def order(name: str, scale: str, seeds: int, data: Sequence[str], only: Sequence
 def reproduce(wanted: Order, results: Path, runs: Path, simulate: Simulate, announce: Callable[[str], None]) -> Results:
     """Run what is missing; results are written after every cell, so nothing is lost when it is stopped."""
     todo = wanted.cells()
+    timed = any(column.value == "batch_time" for column in wanted.table.columns)
+    earlier = _earlier_times(results / f"{wanted.stem}.json") if timed else {}
     outcomes: list[Outcome] = []
     began, performed = monotonic(), 0
     for number, cell in enumerate(todo, start=1):
@@ -77,12 +79,8 @@ def reproduce(wanted: Order, results: Path, runs: Path, simulate: Simulate, anno
         performed += 1
         if outcomes[-1].failure:
             announce(f"{number} of {len(todo)} failed: {outcomes[-1].failure}")
-        _write(wanted, outcomes, {}, results)
-    seconds = {}
-    if any(column.value == "batch_time" for column in wanted.table.columns):
-        announce("measuring seconds per batch, all rows in turn")
-        seconds = _time_rows(todo)
-    content = _write(wanted, outcomes, seconds, results)
+        _write(wanted, outcomes, earlier, results)
+    content = _write(wanted, outcomes, _time_rows(todo, earlier, announce) if timed else {}, results)
     write_atomically(results / f"{wanted.stem}.svg", draw(wanted.table, content, outcomes).encode())
     return content
 
@@ -96,9 +94,17 @@ def _write(wanted: Order, outcomes: Sequence[Outcome], seconds: Mapping[str, flo
     return content
 
 
-def _time_rows(todo: Sequence[Cell]) -> dict[str, float]:
-    first = {cell.row: compose(cell.overrides) for cell in reversed(todo)}
-    return batch_seconds({cell.row: first[cell.row] for cell in todo}, TIMED_ITERATIONS)
+def _earlier_times(file: Path) -> dict[str, float]:
+    return dict(json.loads(file.read_text())["batch_seconds"]) if file.exists() else {}
+
+
+def _time_rows(todo: Sequence[Cell], earlier: dict[str, float], announce: Callable[[str], None]) -> dict[str, float]:
+    """Seconds per batch of every row, all in one measurement, or as an earlier one left them."""
+    configs = {cell.row: cell.overrides for cell in reversed(todo)}
+    if earlier.keys() == configs.keys():
+        return earlier
+    announce("measuring seconds per batch, all rows in turn")
+    return batch_seconds({row: compose(overrides) for row, overrides in configs.items()}, TIMED_ITERATIONS)
 
 
 def _left(spent: float, performed: int, remaining: int) -> str:
