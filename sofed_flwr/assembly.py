@@ -1,5 +1,7 @@
 """From a configuration to running parts: the one place that knows how device and server are put together."""
 
+from functools import partial
+
 import torch
 
 from sofed_flwr import rng
@@ -90,13 +92,15 @@ def build_device(config: RunConfig, run: str, device: int) -> Device:
     torch.set_num_threads(config.device.threads)
     train = build_dataset(config).train
     source = DatasetSource(train.images, build_streams(config, train.groups)[device])
+    optimizer = config.optimizer
     return Device(
         Identity(device, run, config.seed),
         Stream(source),
         Buffer(config.buffer),
-        Trainer(build_method(config), build(config.policy, "policy"), **config.optimizer.model_dump()),
+        Trainer(build_method(config), build(config.policy, "policy"), optimizer.momentum, optimizer.weight_decay),
         RunDirectory(config.directory).device_store(device),
         config.stream.segments,
+        partial(optimizer.learning_rate, rounds=config.rounds),
         _watchers(config, device),
     )
 

@@ -19,7 +19,7 @@ from sofed_flwr.run_config import RunConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 RESUMABLE = {"rounds", "workers", "out", "resume", "overrides", "tracking"}
-"""Keys a resumed run may change: none of them changes what a round computes."""
+"""Keys a resumed run may change: none changes what a round computes, except that a schedule depends on `rounds`."""
 
 
 def compose(overrides: str | Sequence[str]) -> RunConfig:
@@ -71,10 +71,11 @@ def _merged(earlier: Sequence[str], later: Sequence[str]) -> list[str]:
 
 def _refuse_other(earlier: RunConfig, config: RunConfig) -> None:
     before, now = _flat(earlier.model_dump()), _flat(config.model_dump())
+    free = RESUMABLE if config.optimizer.schedule == "constant" else RESUMABLE - {"rounds"}
     differing = [
         f"{key} (was {before.get(key)}, is {now.get(key)})"
         for key in sorted(before.keys() | now.keys())
-        if key.removeprefix("choices.").split(".")[0] not in RESUMABLE and before.get(key) != now.get(key)
+        if key.removeprefix("choices.").split(".")[0] not in free and before.get(key) != now.get(key)
     ]
     if differing:
         raise ConfigError(f"resume={config.resume}: the run has another configuration: {', '.join(differing)}")

@@ -7,7 +7,7 @@ generation before that round, so that a resumed run is the run that was interrup
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ from sofed_flwr.buffer import Buffer
 from sofed_flwr.contracts import State, Update
 from sofed_flwr.store import Generation, Store
 from sofed_flwr.stream import Stream
-from sofed_flwr.trainer import Trainer, Watcher
+from sofed_flwr.trainer import Plan, Trainer, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Identity:
 class Device:
     """Owns a stream, a buffer and a store; `segments` per round, None for one pass over the stream.
 
-    `watchers` are for single rounds, by their number.
+    `learning_rate` depends on the round's number; `watchers` are for single rounds.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Device:
         trainer: Trainer,
         store: Store,
         segments: int | None,
+        learning_rate: Callable[[int], float],
         watchers: Mapping[int, Watcher],
     ) -> None:
         self.identity = identity
@@ -52,6 +53,7 @@ class Device:
         self.trainer = trainer
         self.store = store
         self.segments = segments or max(1, len(stream) // buffer.capacity)
+        self.learning_rate = learning_rate
         self.watchers = watchers
 
     def train_round(self, round_number: int, shared: State) -> Update:
@@ -60,9 +62,8 @@ class Device:
         self._restore(held, shared)
         draw = partial(rng.generator, self.identity.seed, self.identity.device, round_number)
         watcher = self.watchers.get(round_number)
-        metrics = self.trainer.train(
-            self.stream, self.buffer, self.segments, selecting=draw("select"), viewing=draw("views"), watcher=watcher
-        )
+        plan = Plan(self.segments, self.learning_rate(round_number), draw("select"), draw("views"), watcher)
+        metrics = self.trainer.train(self.stream, self.buffer, plan)
         if watcher:
             watcher.save()
         self._persist(round_number, 0 if held is None else held.number + 1)

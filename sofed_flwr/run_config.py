@@ -5,8 +5,9 @@ Plain YAML and pydantic, so a device needs no Hydra to read it.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -30,11 +31,17 @@ class Heads(Section):
 
 
 class Optimizer(Section):
-    """SGD's numbers."""
+    """SGD's numbers; with `cosine` the learning rate falls from round to round, towards 0 after the last one."""
 
     lr: Annotated[float, Field(gt=0)]
+    schedule: Literal["constant", "cosine"]
     momentum: Annotated[float, Field(ge=0, lt=1)]
     weight_decay: Annotated[float, Field(ge=0)]
+
+    def learning_rate(self, round_number: int, rounds: int) -> float:
+        """Of a whole round: rounds count from 1, and a round has one learning rate."""
+        done = (round_number - 1) / rounds
+        return self.lr * (1 + math.cos(math.pi * done)) / 2 if self.schedule == "cosine" else self.lr
 
 
 class Stream(Section):

@@ -54,38 +54,41 @@ class Watcher(Protocol):
         """Called when the round is over."""
 
 
+@dataclass(frozen=True)
+class Plan:
+    """One round of one device: how much of the stream, how fast to learn, with which randomness, watched by whom."""
+
+    segments: int
+    lr: float
+    selecting: torch.Generator
+    viewing: torch.Generator
+    watcher: Watcher | None = None
+
+
 class Trainer:
     """Trains a method on what a policy keeps."""
 
-    def __init__(self, method: Method, policy: Policy, lr: float, momentum: float, weight_decay: float) -> None:
+    def __init__(self, method: Method, policy: Policy, momentum: float, weight_decay: float) -> None:
         self.method = method
         self.policy = policy
-        self._sgd = partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay)
+        self._sgd = partial(torch.optim.SGD, momentum=momentum, weight_decay=weight_decay)
 
-    def train(
-        self,
-        stream: Stream,
-        buffer: Buffer,
-        segments: int,
-        selecting: torch.Generator,
-        viewing: torch.Generator,
-        watcher: Watcher | None = None,
-    ) -> dict[str, float]:
-        """Consume `segments` segments of the stream; returns the round's counts and the mean loss."""
+    def train(self, stream: Stream, buffer: Buffer, plan: Plan) -> dict[str, float]:
+        """Consume the plan's segments of the stream; returns the round's counts and the mean loss."""
         counts = Counts()
         trainable = [parameter for parameter in self.method.parameters() if parameter.requires_grad]
-        optimizer = self._sgd(trainable)
+        optimizer = self._sgd(trainable, lr=plan.lr)
         self.method.train()
         losses = []
-        for _ in range(segments):
+        for _ in range(plan.segments):
             segment = stream.next(buffer.capacity)
             with counts.timed("seconds_scoring"):
-                pool, selection = self._update_buffer(buffer, segment, selecting, counts)
-            if watcher:
-                watcher.selected(pool, selection, self.method)
+                pool, selection = self._update_buffer(buffer, segment, plan.selecting, counts)
+            if plan.watcher:
+                plan.watcher.selected(pool, selection, self.method)
             with counts.timed("seconds_training"):
-                losses.append(self._step(optimizer, buffer.images, viewing))
-        return {"loss": sum(losses) / segments, "steps": segments, **counts.sums}
+                losses.append(self._step(optimizer, buffer.images, plan.viewing))
+        return {"loss": sum(losses) / plan.segments, "steps": plan.segments, **counts.sums}
 
     def _update_buffer(
         self, buffer: Buffer, segment: Tensor, selecting: torch.Generator, counts: Counts

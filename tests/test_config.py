@@ -106,6 +106,16 @@ def test_resuming_with_another_configuration_names_what_differs(smoke: Callable[
     assert "policy._target_" in str(refusal.value)
 
 
+def test_a_falling_learning_rate_is_per_round_and_fixes_the_number_of_rounds(smoke: Callable[..., RunConfig]) -> None:
+    constant, falling = (smoke(f"optimizer.schedule={name}", "optimizer.lr=1") for name in ("constant", "cosine"))
+    assert [constant.optimizer.learning_rate(r, rounds=4) for r in (1, 4)] == [1, 1]
+    rates = [falling.optimizer.learning_rate(r, rounds=4) for r in (1, 2, 3, 4)]
+    assert rates == pytest.approx([1, 0.853553, 0.5, 0.146447], abs=1e-6)
+    federate(falling, upto=1)
+    with pytest.raises(ConfigError, match=r"rounds \(was 2, is 9\)"):
+        compose([f"resume={falling.out}", "rounds=9"])
+
+
 def test_a_sweep_is_every_combination() -> None:
     assert sweep(["policy=fifo,kcenter", "seed=0,1", "rounds=3"]) == [
         ["policy=fifo", "seed=0", "rounds=3"],

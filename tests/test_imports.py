@@ -54,7 +54,7 @@ ALLOWED = {
     "charts": {"component"},
     "reproduce": {
         *("component", "config", "run_config", "run_directory", "runlog", "store", "rng", "launcher", "simulation"),
-        *("assembly", "device", "reproduce", "charts"),
+        *("assembly", "device", "trainer", "reproduce", "charts"),
     },
     "cli": {
         *("assembly", "component", "config", "display", "encoder_file", "launcher", "simulation", "store"),

@@ -33,8 +33,9 @@ class Column(Record):
 
     def overrides(self, scale: str) -> list[str]:
         """What this column adds to the run: what its scale says, or else the next larger one."""
-        written = {"paper": [self.run], "small": [self.small, self.run], "smoke": [self.smoke, self.small, self.run]}
-        return next(text for text in written[scale] if text is not None).split()
+        written = {"paper": self.run, "small": self.small, "smoke": self.smoke}
+        larger = SCALES[SCALES.index(scale) :: -1]
+        return next(text for text in map(written.get, larger) if text is not None).split()
 
 
 class Line(Record):

@@ -14,6 +14,7 @@ from sofed_flwr import rng
 from sofed_flwr.assembly import build_device
 from sofed_flwr.device import Device
 from sofed_flwr.run_config import RunConfig
+from sofed_flwr.trainer import Plan
 
 WARM_UP = 5
 
@@ -34,6 +35,7 @@ def batch_seconds(configs: Mapping[str, RunConfig], iterations: int) -> dict[str
 
 def _timed_iteration(device: Device, iteration: int) -> float:
     selecting, viewing = (rng.generator(0, 0, iteration, purpose) for purpose in ("select", "views"))
+    plan = Plan(1, device.learning_rate(1), selecting, viewing)
     start = perf_counter()
-    device.trainer.train(device.stream, device.buffer, 1, selecting, viewing)
+    device.trainer.train(device.stream, device.buffer, plan)
     return perf_counter() - start
