@@ -1,6 +1,10 @@
 """Every row of the paper is a command: grids compose, run, are not run twice, and stand beside the paper's figures."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +17,7 @@ from sofed_flwr.reproduce.grid import cells, find_table, tables
 from sofed_flwr.reproduce.results import markdown
 from sofed_flwr.reproduce.table import order, reproduce
 from sofed_flwr.reproduce.timing import batch_seconds
+from sofed_flwr.runlog import read_rows
 from tests.conftest import conf_names, federate
 
 TABLES = list(tables())
@@ -173,3 +178,44 @@ def test_batch_time_counts_scoring_and_training_of_every_setting(smoke: Callable
     seconds = batch_seconds(configs, iterations=8)
     assert seconds.keys() == configs.keys()
     assert all(0 < value < 5 for value in seconds.values())
+
+
+def seconds_by_round(run: Path) -> dict[int, float]:
+    return {row["round"]: row["value"] for row in read_rows(run / "metrics.jsonl") if row["name"] == "seconds"}
+
+
+@pytest.mark.flower
+def test_a_grid_stopped_by_ctrl_c_goes_on_with_the_same_command(tmp_path: Path) -> None:
+    """Two cells through real Flower, stopped in the second: neither the first nor a committed round is run again."""
+    arguments = ["table6_lazy", "--scale", "smoke", "--only", "disabled", "--only", "4;", "rounds=8", *QUICK[1:]]
+    command = [str(Path(sys.executable).parent / "sofed"), "reproduce", *arguments]
+    stopped = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    runs = tmp_path / "outputs" / "reproduce"
+
+    def begun() -> list[Path]:
+        return [run for run in runs.glob("*") if 1 in seconds_by_round(run) and not (run / "summary.json").exists()]
+
+    end = time.monotonic() + 200
+    while not (begun() and list(runs.glob("*/summary.json"))):
+        assert time.monotonic() < end
+        assert stopped.poll() is None
+        time.sleep(0.05)
+    stopped.send_signal(signal.SIGINT)
+    _, said = stopped.communicate(timeout=60)
+    assert (stopped.returncode, "the same command continues where it stopped" in said) == (130, True)
+    before = {run: seconds_by_round(run) for run in runs.glob("*")}
+    assert sorted(max(seconds) for seconds in before.values())[-1] == 8
+
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert again.returncode == 0, again.stderr
+    content = json.loads((tmp_path / "results" / "table6_lazy_smoke.json").read_text())
+    assert [(run["row"], run["failure"]) for run in content["runs"]] == [("disabled", None), ("4", None)]
+    for run, seconds in before.items():
+        assert seconds_by_round(run).keys() == set(range(9))
+        assert seconds.items() <= seconds_by_round(run).items()
