@@ -3,7 +3,6 @@
 from functools import partial
 
 import torch
-from torch import nn
 
 from sofed_flwr import rng
 from sofed_flwr.aggregators.base import Aggregator
@@ -59,9 +58,6 @@ def build_method(config: RunConfig) -> Method:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.derive(config.seed, rng.SERVER, 0, "initial weights"))
         method: Method = build(config.method, "method", encoder=build(config.encoder, "encoder"))
-    for module in method.modules():
-        if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
-            module.momentum = config.norm_momentum
     return method
 
 

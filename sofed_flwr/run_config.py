@@ -92,7 +92,6 @@ class RunConfig(Section):
     workers: PositiveInt | None
     out: str | None
     resume: str | None
-    norm_momentum: Annotated[float, Field(gt=0, le=1)]
     heads: Heads
     optimizer: Optimizer
     stream: Stream
