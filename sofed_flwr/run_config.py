@@ -130,7 +130,7 @@ class RunConfig(Section):
     @property
     def facts(self) -> dict[str, Any]:
         """What a reader of the results wants to know first."""
-        names = {group: self.choices[group] for group in ("method", "policy", "dataset", "encoder")}
+        names = {group: self.choices[group] for group in ("method", "policy", "strategy", "dataset", "encoder")}
         return {**names, "clients": self.clients, "rounds": self.rounds, "seed": self.seed}
 
     @property

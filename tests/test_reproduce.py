@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from sofed_flwr.cli import app
 from sofed_flwr.component import ConfigError
 from sofed_flwr.config import compose
 from sofed_flwr.launcher import SimulationFailed
@@ -171,6 +173,21 @@ def test_what_cannot_be_reproduced_is_said_in_a_sentence(
     name, scale, data, only = arguments
     with pytest.raises(ConfigError, match=sentence):
         order(name, scale, 1, data, only, [])
+
+
+def test_the_command_ends_with_2_for_a_wrong_name_and_1_for_failed_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = CliRunner().invoke(app, ["reproduce", "table9"])
+    assert (wrong.exit_code, "table9: there is no such table" in wrong.output) == (2, True)
+
+    def fails(overrides: Sequence[str]) -> None:
+        raise SimulationFailed("no more disk")
+
+    monkeypatch.setattr("sofed_flwr.cli.run_simulation", fails)
+    failed = CliRunner().invoke(app, ["reproduce", "table5_weak_views", "--scale", "smoke", "--only", "gray"])
+    assert (failed.exit_code, "1 cells failed: Gray scale, seed 0: no more disk" in failed.output) == (1, True)
 
 
 def test_batch_time_counts_scoring_and_training_of_every_setting(smoke: Callable) -> None:  # type: ignore[type-arg]

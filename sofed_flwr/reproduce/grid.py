@@ -74,8 +74,14 @@ class Cell:
     seed: int
     overrides: tuple[str, ...]
 
-    def __str__(self) -> str:
+    @property
+    def name(self) -> str:
+        """In full, as `--only` looks for it."""
         return f"{self.row}; {', '.join(self.columns)}; seed {self.seed}"
+
+    def __str__(self) -> str:
+        more = f" (+ {len(self.columns) - 1})" if len(self.columns) > 1 else ""
+        return f"{self.row}; {self.columns[0]}{more}; seed {self.seed}"
 
 
 def tables() -> dict[str, Table]:

@@ -95,14 +95,10 @@ def _relative(batch_seconds: Mapping[str, float], table: Table) -> dict[str, flo
 
 def _untrained(table: Table, outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Mean over all runs, since every one begins with an evaluation of its untrained encoder."""
-    found = {
-        column.value: [
-            value for o in outcomes if o.summary and (value := o.summary["untrained"]["linear"].get(column.value[7:]))
-        ]
-        for column in table.columns
-        if column.value.startswith("linear_")
-    }
-    return {name: mean(values) for name, values in found.items() if values}
+    untrained = [outcome.summary["untrained"] for outcome in outcomes if outcome.summary]
+    names = {column.value for column in table.columns if column.value.startswith("linear_")}
+    found = {name: [read_value(name, values) for values in untrained] for name in sorted(names)}
+    return {name: mean(known) for name, values in found.items() if (known := [v for v in values if v is not None])}
 
 
 def _run(outcome: Outcome) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Order:
         """The runs it takes."""
         chosen = cells(self.table, self.scale, self.seeds, self.data, list(self.more))
         wanted = [part.lower() for part in self.only]
-        return [cell for cell in chosen if not wanted or any(part in str(cell).lower() for part in wanted)]
+        return [cell for cell in chosen if not wanted or any(part in cell.name.lower() for part in wanted)]
 
     @property
     def stem(self) -> str:
