@@ -45,7 +45,7 @@ class Order:
     @property
     def command(self) -> str:
         """How to order the same again."""
-        files = [f"--data {name}={Path(file).name}" for name, file in self.data.items()]
+        files = [f"--data {name}={file}" for name, file in self.data.items()]
         only = [f"--only '{part}'" for part in self.only]
         size = f"--scale {self.scale} --seeds {self.seeds}"
         return " ".join(["sofed reproduce", self.table.name, size, *files, *only, *self.more])
@@ -115,7 +115,7 @@ def _file(item: str) -> tuple[str, str]:
     name, _, file = item.partition("=")
     if not Path(file).is_file():
         raise ConfigError(f"data={item}: expected NAME=FILE.npz with a file that exists, such as cifar10=cifar10.npz")
-    return name, str(Path(file).resolve())
+    return name, file
 
 
 def failures(results: Mapping[str, Any]) -> list[str]:
