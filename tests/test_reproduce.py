@@ -23,7 +23,7 @@ from sofed_flwr.runlog import read_rows
 from tests.conftest import conf_names, federate
 
 TABLES = list(tables())
-QUICK = ["rounds=1", "evaluation.knn.k=5", "evaluation.linear.label_seeds=1", "evaluation.linear.max_iterations=5"]
+ONE_ROUND = ["rounds=1"]
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def test_every_cell_of_every_table_runs_at_smoke_size_and_is_not_run_twice(name:
         ran.append(overrides[-1])
         without_flower(overrides)
 
-    wanted = order(name, "smoke", 1, [], [], QUICK + (["trace.round=1"] if find_table(name).trace else []))
+    wanted = order(name, "smoke", 1, [], [], ONE_ROUND + (["trace.round=1"] if find_table(name).trace else []))
     folders = tmp_path / "results", tmp_path / "runs"
     content = reproduce(wanted, *folders, simulate, announce=lambda _: None)
     assert not [run for run in content["runs"] if run["failure"]]
@@ -123,7 +123,7 @@ def test_an_unfinished_cell_is_resumed_and_a_failed_one_does_not_stop_the_others
             raise KeyboardInterrupt
         without_flower(overrides)
 
-    wanted = order("table6_lazy", "smoke", 1, [], ["disabled", "4;", "10;"], QUICK[1:])
+    wanted = order("table6_lazy", "smoke", 1, [], ["disabled", "4;", "10;"], [])
     folders = tmp_path / "results", tmp_path / "runs"
     with pytest.raises(KeyboardInterrupt):
         reproduce(wanted, *folders, simulate, said.append)
@@ -145,7 +145,9 @@ def test_tables_share_the_runs_they_have_in_common(tmp_path: Path) -> None:
         without_flower(overrides)
 
     for name, row in (("table6_lazy", "disabled"), ("table5_weak_views", "horizontal")):
-        reproduce(order(name, "smoke", 1, [], [row], QUICK), tmp_path / "results", tmp_path / "runs", simulate, print)
+        reproduce(
+            order(name, "smoke", 1, [], [row], ONE_ROUND), tmp_path / "results", tmp_path / "runs", simulate, print
+        )
     assert len(ran) == 1
 
 
@@ -204,7 +206,7 @@ def seconds_by_round(run: Path) -> dict[int, float]:
 @pytest.mark.flower
 def test_a_grid_stopped_by_ctrl_c_goes_on_with_the_same_command(tmp_path: Path) -> None:
     """Two cells through real Flower, stopped in the second: neither the first nor a committed round is run again."""
-    arguments = ["table6_lazy", "--scale", "smoke", "--only", "disabled", "--only", "4;", "rounds=8", *QUICK[1:]]
+    arguments = ["table6_lazy", "--scale", "smoke", "--only", "disabled", "--only", "4;", "rounds=8"]
     command = [str(Path(sys.executable).parent / "sofed"), "reproduce", *arguments]
     stopped = subprocess.Popen(
         command,
