@@ -37,6 +37,7 @@ def check(config: RunConfig) -> None:
     if config.trace is not None and "weak_view" not in config.policy:
         raise ConfigError(f"trace: policy={config.choices['policy']} has no scores to watch; use policy=importance")
     build_tracker(config, committed=-1)
+    torch_device(config)
     check_replies(config)
     build_streams(config, build_dataset(config).train.groups)
 
@@ -53,12 +54,20 @@ def check_replies(config: RunConfig) -> None:
         raise ConfigError(f"clients={config.clients}: strategy={name} needs at least {aggregator.fewest}{why}")
 
 
+def torch_device(config: RunConfig) -> torch.device:
+    """Where to compute."""
+    wanted = config.device.accelerator
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device.accelerator=cuda: torch finds no CUDA device here; use auto or cpu")
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
 def build_method(config: RunConfig) -> Method:
-    """The SSL method with initial weights that the seed alone decides."""
+    """The SSL method with initial weights that the seed alone decides, whatever the accelerator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.derive(config.seed, rng.SERVER, 0, "initial weights"))
         method: Method = build(config.method, "method", encoder=build(config.encoder, "encoder"))
-    return method
+    return method.to(torch_device(config))
 
 
 def build_dataset(config: RunConfig) -> Split:

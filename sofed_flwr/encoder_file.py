@@ -28,7 +28,7 @@ class FrozenEncoder(nn.Module):
     @torch.inference_mode()
     def features(self, images: Tensor) -> Tensor:
         """Pixels uint8 (n, 3, H, W) -> features (n, d); normalisation is included."""
-        features: Tensor = self.backbone(network_input(images))
+        features: Tensor = self.backbone(network_input(images.to(next(self.backbone.parameters()).device)))
         return features
 
 

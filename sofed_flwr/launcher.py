@@ -43,6 +43,7 @@ class SimulationJob:
     overrides: str  # value of the run-config key `overrides`
     nodes: int  # simulated devices
     workers: int  # client processes at a time, one cpu each
+    gpus: int  # that the workers share
     log: Path  # receives, appended, everything Flower, Ray and the apps print
 
 
@@ -131,6 +132,8 @@ class _Flower:
         text = json.dumps(job.overrides, ensure_ascii=False).replace("\x7f", "\\u007f")
         (config := Path(self.home, "run.toml")).write_text(f"overrides = {text}\n", encoding="utf-8")
         size = f"num-supernodes={job.nodes} init-args-num-cpus={job.workers} client-resources-num-cpus=1"
+        if job.gpus:
+            size += f" init-args-num-gpus={job.gpus} client-resources-num-gpus={job.gpus / job.workers:.3f}"
         options = ("--federation-config", size, "--run-config", str(config))
         return str(self._ask("run", str(job.app.resolve()), "private", *options)["run-id"])
 

@@ -14,9 +14,9 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
     """SimCLR's (Chen et al., 2020): each view finds its twin among the 2n - 1 other views of the batch."""
     views = functional.normalize(torch.cat([first, second]))
     similarity = views @ views.T / temperature
-    similarity = similarity.masked_fill(torch.eye(len(views), dtype=torch.bool), -torch.inf)
-    twins = torch.arange(len(views)).roll(len(first))
-    return functional.cross_entropy(similarity, twins)
+    itself = torch.eye(len(views), dtype=torch.bool, device=views.device)
+    twins = torch.arange(len(views), device=views.device).roll(len(first))
+    return functional.cross_entropy(similarity.masked_fill(itself, -torch.inf), twins)
 
 
 def info_nce(query: Tensor, key: Tensor, negatives: Tensor, temperature: float) -> Tensor:
@@ -24,4 +24,4 @@ def info_nce(query: Tensor, key: Tensor, negatives: Tensor, temperature: float) 
     query, key = functional.normalize(query), functional.normalize(key)
     positive = (query * key).sum(dim=1, keepdim=True)
     logits = torch.cat([positive, query @ negatives.T], dim=1) / temperature
-    return functional.cross_entropy(logits, torch.zeros(len(query), dtype=torch.int64))
+    return functional.cross_entropy(logits, torch.zeros(len(query), dtype=torch.int64, device=query.device))

@@ -65,6 +65,7 @@ class Machine(Section):
     """What differs from machine to machine."""
 
     threads: PositiveInt
+    accelerator: Literal["auto", "cpu", "cuda"]
 
 
 class Part(Section):

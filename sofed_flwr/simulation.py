@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sofed_flwr.assembly import check
+import torch
+
+from sofed_flwr.assembly import check, torch_device
 from sofed_flwr.config import compose
 from sofed_flwr.display import RunProgress
 from sofed_flwr.launcher import SimulationFailed, SimulationJob, simulate
@@ -49,6 +51,7 @@ def _job(config: RunConfig, directory: RunDirectory) -> SimulationJob:
         overrides=shlex.join([*own, place]),
         nodes=config.clients,
         workers=min(config.workers or len(os.sched_getaffinity(0)), config.clients),
+        gpus=torch.cuda.device_count() if torch_device(config).type == "cuda" else 0,
         log=directory.path / "flower.log",
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sofed_flwr.assembly import check
+from sofed_flwr.assembly import check, torch_device
 from sofed_flwr.component import ConfigError
 from sofed_flwr.config import compose, sweep
 from sofed_flwr.run_config import RunConfig
@@ -114,6 +114,18 @@ def test_a_falling_learning_rate_is_per_round_and_fixes_the_number_of_rounds(smo
     federate(falling, upto=1)
     with pytest.raises(ConfigError, match=r"rounds \(was 2, is 9\)"):
         compose([f"resume={falling.out}", "rounds=9"])
+
+
+def test_the_accelerator_is_cuda_where_there_is_one_unless_told_otherwise(
+    smoke: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auto, cpu, cuda = (smoke(f"device.accelerator={name}") for name in ("auto", "cpu", "cuda"))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert [torch_device(config).type for config in (auto, cpu, cuda)] == ["cuda", "cpu", "cuda"]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert torch_device(auto).type == "cpu"
+    with pytest.raises(ConfigError, match=r"device\.accelerator=cuda: torch finds no CUDA device here"):
+        check(cuda)
 
 
 def test_a_sweep_is_every_combination() -> None:

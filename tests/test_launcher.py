@@ -75,7 +75,7 @@ def make_job(tmp_path: Path) -> Callable[[str, str], SimulationJob]:
         (app / "pyproject.toml").write_text(PYPROJECT)
         (app / "client_app.py").write_text(CLIENT_APP)
         (app / "server_app.py").write_text(SERVER_APP.format(notes=str(tmp_path), body=body))
-        return SimulationJob(app, overrides, nodes=3, workers=2, log=tmp_path / "logs" / "flower.log")
+        return SimulationJob(app, overrides, nodes=3, workers=2, gpus=0, log=tmp_path / "logs" / "flower.log")
 
     return make
 
@@ -185,7 +185,7 @@ def test_killed_simulation_is_a_failure_and_no_hang(make_job: Callable[..., Simu
 @pytest.mark.flower
 def test_refused_app_gives_flowers_own_reason(tmp_path: Path) -> None:
     with pytest.raises(SimulationFailed, match=r"pyproject\.toml"):
-        simulate(SimulationJob(tmp_path, "", 1, 1, tmp_path / "flower.log"), lambda: None)
+        simulate(SimulationJob(tmp_path, "", 1, 1, 0, tmp_path / "flower.log"), lambda: None)
 
 
 @pytest.mark.flower

@@ -17,7 +17,7 @@ from sofed_flwr.component import ConfigError
 from sofed_flwr.config import compose
 from sofed_flwr.contracts import State
 from sofed_flwr.run_config import RunConfig
-from sofed_flwr.views import network_input
+from sofed_flwr.views import WEAK_VIEWS, network_input
 from tests.conftest import conf_names, federate, same
 
 
@@ -221,6 +221,23 @@ def test_every_method_learns_scores_shares_and_comes_back(name: str, pixels: Ten
     assert ((scores >= -1e-6) & (scores <= 2 + 1e-6)).all()
     assert method.features(pixels).shape == (len(pixels), 32)
     method.take_global(method.shared_state(), method.local_state())
+
+
+@pytest.mark.parametrize("name", conf_names("method"))
+def test_every_method_computes_where_its_weights_are(
+    name: str, pixels: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine without a GPU: whatever is created without naming a device is without content, and would show."""
+    method = build_method(compose([f"method={name}", "encoder.width=4"]))
+    monkeypatch.setattr(method, "views", lambda images, _: images.float() / 255)  # kornia minds the device itself
+    with torch.device("meta"):
+        method.take_global(method.shared_state(), local=None)
+        assert all(torch.isfinite(term).item() for term in method.loss_terms(pixels, draw()))
+        method.after_step()
+        for weak_view in WEAK_VIEWS:
+            assert torch.isfinite(method.score(pixels, weak_view)).all()
+        assert method.features(pixels).device == torch.device("cpu")
+        assert all(tensor.device.type == "cpu" for tensor in method.shared_state().values())
 
 
 @pytest.mark.parametrize("policy", ["importance", "kcenter"])

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sofed_flwr.contracts import State
-from sofed_flwr.views import WEAK_VIEWS, network_input
+from sofed_flwr.views import WEAK_VIEWS, TrainingViews, network_input
 
 
 class Method(nn.Module, ABC):
@@ -27,6 +27,12 @@ class Method(nn.Module, ABC):
     shared_modules: tuple[str, ...]
     most_clients: int | None = None
     online: nn.Sequential
+    views: TrainingViews
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes; images come from the CPU, and states and scores go back there."""
+        return next(self.parameters()).device
 
     @abstractmethod
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
@@ -49,6 +55,12 @@ class Method(nn.Module, ABC):
         self.load(shared)
         self.load(local or {})
 
+    def two_views(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Two strong views of every image: v and v'."""
+        images = images.to(self.device)
+        first, second = self.views(torch.cat([images, images]), generator).chunk(2)
+        return first, second
+
     def after_step(self) -> None:
         """Follow an optimizer step, where the method has something that follows."""
 
@@ -58,15 +70,16 @@ class Method(nn.Module, ABC):
         Evaluation mode, so that a score is the image's own: with batch statistics it would depend on its neighbours.
         """
         with self._frozen():
+            images = images.to(self.device)
             online = self.online_branch(network_input(images))
             target = self.target_branch(network_input(WEAK_VIEWS[weak_view](images)))
-            return 1 - functional.cosine_similarity(online, target)
+            return (1 - functional.cosine_similarity(online, target)).cpu()
 
     def features(self, images: Tensor) -> Tensor:
         """Backbone features (n, d) of un-augmented pixels."""
         with self._frozen():
-            features: Tensor = self.backbone()(network_input(images))
-            return features
+            features: Tensor = self.backbone()(network_input(images.to(self.device)))
+            return features.cpu()
 
     def shared_state(self) -> State:
         """A copy of what leaves the device, and nothing else."""
@@ -87,7 +100,7 @@ class Method(nn.Module, ABC):
 
     def _copy(self, shared: bool) -> State:
         return {
-            name: tensor.detach().clone(memory_format=torch.contiguous_format)
+            name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
             for name, tensor in self.state_dict().items()
             if (name.split(".")[0] in self.shared_modules) == shared
         }

@@ -36,7 +36,7 @@ class BYOL(MomentumMethod):
         The target speaks first, without gradients; then each term is a graph of its own, which halves the memory for
         activations and changes nothing else: the gradient of a sum is the sum of gradients.
         """
-        first, second = self.views(torch.cat([images, images]), generator).chunk(2)
+        first, second = self.two_views(images, generator)
         with torch.no_grad():
             of_first, of_second = self.target(first), self.target(second)
         yield dissimilarity(self.online_branch(first), of_second)

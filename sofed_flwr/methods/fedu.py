@@ -38,7 +38,7 @@ class FedU(BYOL):
 
     def local_state(self) -> State:
         """Target, predictor, and how far the encoder went since it took the global model."""
-        predictor = {f"{OWN}{name}": tensor.detach().clone() for name, tensor in self.predictor.state_dict().items()}
+        predictor = {f"{OWN}{name}": tensor.cpu().clone() for name, tensor in self.predictor.state_dict().items()}
         travelled = divergence(self.backbone(), self._before, self._encoder_state())
         return {**super().local_state(), **predictor, "travelled": torch.tensor(travelled)}
 
@@ -55,4 +55,4 @@ class FedU(BYOL):
         self._before = self._encoder_state()
 
     def _encoder_state(self) -> State:
-        return {name: tensor.detach().clone() for name, tensor in self.backbone().state_dict().items()}
+        return {name: tensor.cpu().clone() for name, tensor in self.backbone().state_dict().items()}

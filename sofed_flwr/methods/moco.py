@@ -44,7 +44,7 @@ class MoCo(MomentumMethod):
 
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """Each view's query against the other view's key; the keys wait in line until the step is done."""
-        first, second = self.views(torch.cat([images, images]), generator).chunk(2)
+        first, second = self.two_views(images, generator)
         with torch.no_grad():
             of_first, of_second = self.target(first), self.target(second)
         self._keys = functional.normalize(torch.cat([of_first, of_second]))

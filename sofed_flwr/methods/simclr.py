@@ -33,7 +33,7 @@ class SimCLR(Method):
 
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """One term: every view meets every other, so the graph cannot be cut."""
-        first, second = self.online(self.views(torch.cat([images, images]), generator)).chunk(2)
+        first, second = self.online(torch.cat(self.two_views(images, generator))).chunk(2)
         yield nt_xent(first, second, self.temperature)
 
     def online_branch(self, inputs: Tensor) -> Tensor:

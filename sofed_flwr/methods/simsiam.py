@@ -30,7 +30,7 @@ class SimSiam(Method):
 
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """Both orders of the two views, on BYOL's scale: 4 + 4 times the authors' loss, so learning rates compare."""
-        first, second = self.views(torch.cat([images, images]), generator).chunk(2)
+        first, second = self.two_views(images, generator)
         of_first, of_second = self.online(first), self.online(second)
         yield dissimilarity(self.predictor(of_first), of_second.detach())
         yield dissimilarity(self.predictor(of_second), of_first.detach())

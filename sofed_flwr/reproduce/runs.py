@@ -19,7 +19,7 @@ from sofed_flwr.run_config import RunConfig
 from sofed_flwr.run_directory import RunDirectory
 from sofed_flwr.simulation import InterruptedRunError
 
-NOT_DECISIVE = {"out", "resume", "workers", "overrides", "choices", "tracking"}
+NOT_DECISIVE = {"out", "resume", "workers", "overrides", "choices", "tracking", "device"}
 """Keys that do not change what a run computes."""
 
 Simulate = Callable[[Sequence[str]], Any]
