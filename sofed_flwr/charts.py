@@ -132,7 +132,10 @@ class Range(Panel):
 
 @dataclass(frozen=True)
 class Dots(Panel):
-    """A row per name with filled dots and a hollow one: several of ours, one to compare with (None: there is none)."""
+    """A row per name with filled dots and a hollow one: several of ours, one to compare with (None: there is none).
+
+    The hollow ones have an axis of their own, above: what compares is the order, not the level.
+    """
 
     legend_columns = 2
     rows: Sequence[str]
@@ -142,13 +145,14 @@ class Dots(Panel):
 
     def draw(self, axes: Axes) -> Legend:
         """The first row on top."""
-        drawn: Legend = {}
-        for row, (values, other) in enumerate(zip(self.filled, self.hollow, strict=True)):
-            if values:
-                heights = [row] * len(values)
-                drawn[self.names[0]] = axes.plot(values, heights, "o", color=COLOURS[0], alpha=0.8, linestyle="")[0]
-            if other is not None:
-                drawn[self.names[1]] = axes.plot([other], [row], "o", color=COLOURS[1], markerfacecolor="white")[0]
+        ours, theirs = self.names
+        pairs = [(value, row) for row, values in enumerate(self.filled) for value in values]
+        drawn: Legend = {ours: _dots(axes, pairs, COLOURS[0], COLOURS[0])}
+        pairs = [(value, row) for row, value in enumerate(self.hollow) if value is not None]
+        if pairs:
+            above = axes.twiny()
+            above.grid(visible=False)
+            drawn[theirs] = _dots(above, pairs, COLOURS[1], "none")
         axes.set_yticks(range(len(self.rows)), self.rows)
         axes.set_ylim(len(self.rows) - 0.5, -0.5)
         return drawn
@@ -183,6 +187,12 @@ def _draw(panel: Panel, axes: Axes) -> Legend:
     axes.set_ylabel(panel.y_label)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
     return panel.draw(axes)
+
+
+def _dots(axes: Axes, pairs: Sequence[tuple[float, float]], colour: str, filling: str) -> Artist:
+    xs, ys = [x for x, _ in pairs], [y for _, y in pairs]
+    axes.tick_params(axis="x", labelcolor=colour)
+    return axes.plot(xs, ys, "o", color=colour, markerfacecolor=filling, markersize=7, alpha=0.8)[0]
 
 
 def _line(number: int) -> dict[str, Any]:

@@ -23,6 +23,8 @@ def draw(table: Table, results: Mapping[str, Any], outcomes: Sequence[Outcome]) 
 def _columns(table: Table, results: Mapping[str, Any]) -> Iterator[Panel]:
     for column in table.columns:
         mine = [cell for cell in results["cells"] if cell["column"] == column.name]
+        if not any(cell["ours"] for cell in mine):
+            continue
         unit = UNITS.get(column.value.split("_")[0], "relative batch time (%)")
         yield Dots(
             [cell["row"] for cell in mine],
@@ -30,7 +32,7 @@ def _columns(table: Table, results: Mapping[str, Any]) -> Iterator[Panel]:
             [cell["paper"] for cell in mine],
             title=column.name,
             x_label=unit,
-            names=(f"ours, scale {results['scale']}, a dot per seed", "paper"),
+            names=(f"ours, scale {results['scale']}, a dot per seed (lower axis)", "paper (upper axis)"),
         )
 
 
@@ -38,19 +40,18 @@ def _curves(table: Table, outcomes: Sequence[Outcome]) -> Iterator[Panel]:
     """One panel per value and setting; a row's curve is the mean over its seeds."""
     for columns in dict.fromkeys(outcome.cell.columns for outcome in outcomes):
         for value in table.curves:
-            rows = {
-                row.name: _mean_curve(
-                    [o for o in outcomes if o.cell.row == row.name and o.cell.columns == columns], value
-                )
-                for row in table.rows
-            }
-            setting = columns[0].partition(",")[0] if len(table.columns) > len(columns) else ""
+            mine = [outcome for outcome in outcomes if outcome.cell.columns == columns]
+            setting = f"{columns[0].partition(',')[0]}, " if len(table.columns) > len(columns) else ""
             yield Lines(
-                title=" ".join(part for part in (setting, value) if part),
+                {row.name: _mean_curve([o for o in mine if o.cell.row == row.name], value) for row in table.rows},
+                title=f"{setting}{_spoken(value)}",
                 x_label="round",
                 y_label=UNITS["linear"] if value.startswith("linear") else UNITS["discard"],
-                series={name: curve for name, curve in rows.items() if curve[0]},
             )
+
+
+def _spoken(value: str) -> str:
+    return f"{float(value.removeprefix('linear_')):.0%} labels" if value.startswith("linear_") else UNITS["discard"]
 
 
 def _mean_curve(outcomes: Sequence[Outcome], value: str) -> tuple[list[float], list[float]]:
