@@ -210,5 +210,5 @@ def test_superlink_that_dies_at_start_is_quoted(tmp_path: Path, monkeypatch: pyt
     log.write_text("ERROR of an earlier run\n")
 
     with pytest.raises(SimulationFailed) as caught:
-        simulate(SimulationJob(tmp_path, "", 1, 1, log), lambda: None)
+        simulate(SimulationJob(tmp_path, "", 1, 1, 0, log), lambda: None)
     assert str(caught.value) == f"Flower's SuperLink died. See {log}, which ends with:\nOSError: no ports today"
