@@ -9,7 +9,8 @@ run: $(READY)  ## the main job: a federated simulation on the embedded dataset; 
 	$(BIN)/sofed run $(ARGS)
 
 test: lint  ## everything CI checks
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -m "not flower" -n 2 $(ARGS)
+	$(BIN)/python -m pytest -m flower $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
