@@ -38,7 +38,7 @@ def markdown(results: Results, table: Table) -> str:
     by_place = {(cell["row"], cell["column"]): cell for cell in results["cells"]}
     names = [column.name for column in table.columns]
     body = [[row.name, *(_text(by_place[row.name, name]) for name in names)] for row in table.rows]
-    untrained = [_one(results["untrained"].get(column.value)) for column in table.columns]
+    untrained = [_one(results["untrained"].get(name)) for name in names]
     runs = [[run["row"], str(run["seed"]), _one(run["seconds"]), _command(run)] for run in results["runs"]]
     done = [run["seconds"] for run in results["runs"] if run["seconds"]]
     return "\n".join(
@@ -94,11 +94,13 @@ def _relative(batch_seconds: Mapping[str, float], table: Table) -> dict[str, flo
 
 
 def _untrained(table: Table, outcomes: Sequence[Outcome]) -> dict[str, float]:
-    """Mean over all runs, since every one begins with an evaluation of its untrained encoder."""
-    untrained = [outcome.summary["untrained"] for outcome in outcomes if outcome.summary]
-    names = {column.value for column in table.columns if column.value.startswith("linear_")}
-    found = {name: [read_value(name, values) for values in untrained] for name in sorted(names)}
-    return {name: mean(known) for name, values in found.items() if (known := [v for v in values if v is not None])}
+    """By column, the mean over its runs: every one begins with an evaluation of its untrained encoder."""
+    found = {}
+    for column in table.columns:
+        mine = [o.summary for o in outcomes if o.summary and column.name in o.cell.columns]
+        values = [read_value(column.value, s["untrained"]) for s in mine if column.value.startswith("linear_")]
+        found[column.name] = [value for value in values if value is not None]
+    return {name: mean(values) for name, values in found.items() if values}
 
 
 def _run(outcome: Outcome) -> dict[str, Any]:
