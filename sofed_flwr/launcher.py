@@ -185,7 +185,7 @@ class _Flower:
 
 def _environment(home: str) -> dict[str, str]:
     return {
-        **KEPT,  # glibc would give activations back to the kernel at every step: 60 % of page faults, 5-13 % of time
+        **KEPT,  # glibc would give activations back to the kernel at every step: 5-13 % of the time
         **(os.environ | SILENT),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYTHONUNBUFFERED": "1",  # for a log without delay
