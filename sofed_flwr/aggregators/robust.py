@@ -11,6 +11,7 @@ way that devices travel in one round; and a float32 comes back from float64 as i
 the rest is too small is a failed round, so a federation needs as many devices more as may be missing at a time.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import ceil
 from typing import Annotated
@@ -25,12 +26,12 @@ from sofed_flwr.aggregators.flower_strategy import combine
 from sofed_flwr.contracts import State, Update
 
 
-class Robust(Stateless):
+class Robust(Stateless, ABC):
     """All floats through Flower's strategy."""
 
+    @abstractmethod
     def strategy(self) -> flower.FedAvg:
         """A new one for every round: it remembers nothing."""
-        raise NotImplementedError
 
     def aggregate(self, updates: Sequence[Update], current: State) -> State:
         """See the head of this file."""

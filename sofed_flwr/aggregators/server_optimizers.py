@@ -9,6 +9,7 @@ global model and what the last one left behind, so a resumed run goes where an u
 left out: its steps only ever shrink, and the streams never end.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar
 
@@ -31,7 +32,7 @@ Positive = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class ServerOptimizer:
+class ServerOptimizer(ABC):
     """Remembers how many steps it took (failed rounds are none) and arrays by kind and parameter, as `m.conv.weight`.
 
     All in float32, whatever the model travels as.
@@ -63,13 +64,13 @@ class ServerOptimizer:
         """Go on from there."""
         self._state = {"step": torch.tensor(0)} | state
 
+    @abstractmethod
     def _recall(self, current: State) -> flower.FedAvg:
         """Flower's strategy as it was after the last step; `configure_train` would have told it the current model."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _memory(self, strategy: Any, names: Iterable[str]) -> State:
         """What the strategy has to find again."""
-        raise NotImplementedError
 
     def _remembered(self, kind: str) -> Arrays:
         prefix = f"{kind}."
