@@ -14,6 +14,7 @@ from functools import partial
 from sofed_flwr import rng
 from sofed_flwr.buffer import Buffer
 from sofed_flwr.contracts import State, Update
+from sofed_flwr.prefixes import over, under
 from sofed_flwr.store import Generation, Store
 from sofed_flwr.stream import Stream
 from sofed_flwr.trainer import Plan, Trainer, Watcher
@@ -87,21 +88,13 @@ class Device:
         if held is None:
             self.trainer.method.take_global(shared, local=None)
             return
-        self.buffer.load_state_dict(_under("buffer.", held.tensors))
+        self.buffer.load_state_dict(under("buffer.", held.tensors))
         self.stream.cursor = held.meta["cursor"]
         same_run = held.meta["run"] == self.identity.run
-        self.trainer.method.take_global(shared, _under("method.", held.tensors) if same_run else None)
+        self.trainer.method.take_global(shared, under("method.", held.tensors) if same_run else None)
         self.buffer.scores = self.trainer.policy.carry_over(self.buffer.scores, same_run)
 
     def _persist(self, round_number: int, number: int) -> None:
-        tensors = _over("buffer.", self.buffer.state_dict()) | _over("method.", self.trainer.method.local_state())
+        tensors = over("buffer.", self.buffer.state_dict()) | over("method.", self.trainer.method.local_state())
         meta = {"run": self.identity.run, "round": round_number, "cursor": self.stream.cursor}
         self.store.save(Generation(number, tensors, meta))
-
-
-def _over(prefix: str, state: State) -> State:
-    return {prefix + name: tensor for name, tensor in state.items()}
-
-
-def _under(prefix: str, state: State) -> State:
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sofed_flwr.contracts import State
+from sofed_flwr.prefixes import over, under
 from sofed_flwr.runlog import RunLog
 from sofed_flwr.store import Generation, Store, write_atomically
 
@@ -54,8 +55,8 @@ class RunDirectory:
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """After this, the round is done, whatever happens."""
-        memory = {MEMORY + name: tensor for name, tensor in checkpoint.aggregator.items()}
-        self._checkpoints.save(Generation(checkpoint.round, checkpoint.shared | memory, {"run": checkpoint.run}))
+        tensors = checkpoint.shared | over(MEMORY, checkpoint.aggregator)
+        self._checkpoints.save(Generation(checkpoint.round, tensors, {"run": checkpoint.run}))
 
     def device_store(self, device: int) -> Store:
         """Where a simulated device keeps its state."""
@@ -71,8 +72,5 @@ class RunDirectory:
 
 
 def _checkpoint(committed: Generation) -> Checkpoint:
-    memory = {
-        name.removeprefix(MEMORY): tensor for name, tensor in committed.tensors.items() if name.startswith(MEMORY)
-    }
     shared = {name: tensor for name, tensor in committed.tensors.items() if not name.startswith(MEMORY)}
-    return Checkpoint(committed.meta["run"], committed.number, shared, memory)
+    return Checkpoint(committed.meta["run"], committed.number, shared, under(MEMORY, committed.tensors))

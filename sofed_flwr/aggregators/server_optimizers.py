@@ -23,6 +23,7 @@ from sofed_flwr.aggregators.base import mean
 from sofed_flwr.aggregators.flower_strategy import combine
 from sofed_flwr.contracts import State, Update
 from sofed_flwr.flower import pack_state
+from sofed_flwr.prefixes import under
 
 STATISTICS = ("running_mean", "running_var")
 
@@ -73,10 +74,7 @@ class ServerOptimizer(ABC):
         """What the strategy has to find again."""
 
     def _remembered(self, kind: str) -> Arrays:
-        prefix = f"{kind}."
-        return {
-            key.removeprefix(prefix): tensor.numpy() for key, tensor in self._state.items() if key.startswith(prefix)
-        }
+        return {name: tensor.numpy() for name, tensor in under(f"{kind}.", self._state).items()}
 
 
 class FedAvgM(ServerOptimizer):

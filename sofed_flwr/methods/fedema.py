@@ -13,6 +13,7 @@ from sofed_flwr.contracts import State
 from sofed_flwr.methods.byol import BYOL
 from sofed_flwr.methods.divergence import divergence
 from sofed_flwr.models.heads import Widths
+from sofed_flwr.prefixes import over, under
 from sofed_flwr.views import TrainingViews, Unit
 
 OWN = "own."
@@ -32,17 +33,20 @@ class FedEMA(BYOL):
 
     def local_state(self) -> State:
         """Target, λ, and this device's model as it was before the server averaged it."""
-        own = {f"{OWN}{name}": tensor for name, tensor in self.shared_state().items()}
-        return {**super().local_state(), **own, "scale": torch.tensor(self._scale, dtype=torch.float64)}
+        return {
+            **super().local_state(),
+            **over(OWN, self.shared_state()),
+            "scale": torch.tensor(self._scale, dtype=torch.float64),
+        }
 
     def take_global(self, shared: State, local: State | None) -> None:
         """Mix by distance."""
         if local is None:
             super().take_global(shared, None)
             return
-        own = {name.removeprefix(OWN): tensor for name, tensor in local.items() if name.startswith(OWN)}
+        own = under(OWN, local)
         target = {name: tensor for name, tensor in local.items() if name.startswith("target.")}
-        distance = divergence(self.backbone(), _backbone(shared), _backbone(own))
+        distance = divergence(self.backbone(), under(BACKBONE, shared), under(BACKBONE, own))
         self._scale = float(local["scale"]) or (self.tau / distance if distance else 0.0)
         super().take_global(mix(shared, own, min(1.0, self._scale * distance)), target)
 
@@ -53,7 +57,3 @@ def mix(world: State, own: State, weight: float) -> State:
         name: torch.lerp(tensor, own[name], weight) if tensor.is_floating_point() else tensor
         for name, tensor in world.items()
     }
-
-
-def _backbone(shared: State) -> State:
-    return {name.removeprefix(BACKBONE): tensor for name, tensor in shared.items() if name.startswith(BACKBONE)}

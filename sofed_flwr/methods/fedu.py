@@ -14,6 +14,7 @@ from sofed_flwr.contracts import State
 from sofed_flwr.methods.byol import BYOL
 from sofed_flwr.methods.divergence import divergence
 from sofed_flwr.models.heads import Widths
+from sofed_flwr.prefixes import over, under
 from sofed_flwr.views import TrainingViews, Unit
 
 OWN = "own_predictor."
@@ -38,7 +39,7 @@ class FedU(BYOL):
 
     def local_state(self) -> State:
         """Target, predictor, and how far the encoder went since it took the global model."""
-        predictor = {f"{OWN}{name}": tensor.cpu().clone() for name, tensor in self.predictor.state_dict().items()}
+        predictor = over(OWN, {name: tensor.cpu().clone() for name, tensor in self.predictor.state_dict().items()})
         travelled = divergence(self.backbone(), self._before, self._encoder_state())
         return {**super().local_state(), **predictor, "travelled": torch.tensor(travelled)}
 
@@ -47,11 +48,10 @@ class FedU(BYOL):
         if local is None:
             super().take_global(shared, None)
         else:
-            own = {name.removeprefix(OWN): tensor for name, tensor in local.items() if name.startswith(OWN)}
             target = {name: tensor for name, tensor in local.items() if name.startswith("target.")}
             super().take_global(shared, target)
             if local["travelled"] >= self.mu:
-                self.predictor.load_state_dict(own)
+                self.predictor.load_state_dict(under(OWN, local))
         self._before = self._encoder_state()
 
     def _encoder_state(self) -> State:
