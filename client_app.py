@@ -4,7 +4,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from sofed_flwr.assembly import build_device
-from sofed_flwr.flower import identify, pack_update, unpack_task
+from sofed_flwr.flower import pack_update, unpack_task
+from sofed_flwr.node_directory import identify
 from sofed_flwr.run_config import RunConfig
 
 app = ClientApp()

@@ -5,7 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from sofed_flwr.assembly import build_server
 from sofed_flwr.config import compose
-from sofed_flwr.strategy import SofedStrategy
+from sofed_flwr.strategy import Rules, SofedStrategy
 
 app = ServerApp()
 
@@ -15,8 +15,9 @@ def main(grid: Grid, context: Context) -> None:
     """Run SOFed's rounds (Algorithm 1)."""
     config = compose(str(context.run_config["overrides"]))
     server = build_server(config)
-    strategy = SofedStrategy(
-        server, config.to_yaml(), config.clients, config.federation.deadline, config.federation.wait
+    federation = config.federation
+    rules = Rules(
+        config.clients, federation.everyone, federation.wait, federation.ask, federation.enough, federation.deadline
     )
-    strategy.run(grid)
+    SofedStrategy(server, grid, config.to_yaml(), config.seed, rules).run()
     server.finish(config.encoder, config.facts)

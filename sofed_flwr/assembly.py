@@ -1,6 +1,7 @@
 """From a configuration to running parts: the one place that knows how device and server are put together."""
 
 from functools import partial
+from itertools import pairwise
 
 import torch
 
@@ -44,14 +45,24 @@ def check(config: RunConfig) -> None:
 
 def check_replies(config: RunConfig) -> None:
     """A run whose rounds would all fail for want of replies does not start."""
-    if config.federation.quorum > config.clients:
-        raise ConfigError(f"federation.quorum={config.federation.quorum}: more than the {config.clients} clients")
+    federation = config.federation
+    steps = {
+        "clients": config.clients,
+        "federation.ask": federation.ask,
+        "federation.enough": federation.enough,
+        "federation.quorum": federation.quorum,
+    }
+    given = [(key, value) for key, value in steps.items() if value is not None]
+    for (upper, most), (key, value) in pairwise(given):
+        if value > most:
+            raise ConfigError(f"{key}={value}: more than {upper}={most}")
+    key, replies = given[-2]
     aggregator: Aggregator = build(config.strategy, "strategy")
-    if aggregator.fewest > config.clients:
+    if aggregator.fewest > replies:
         name = config.choices["strategy"]
         settings = ", ".join(f"strategy.{key}={value}" for key, value in config.strategy.items() if key != "_target_")
         why = f" for {settings}" if settings else ""
-        raise ConfigError(f"clients={config.clients}: strategy={name} needs at least {aggregator.fewest}{why}")
+        raise ConfigError(f"{key}={replies}: strategy={name} needs at least {aggregator.fewest}{why}")
 
 
 def torch_device(config: RunConfig) -> torch.device:

@@ -1,23 +1,18 @@
-"""The bridge to Flower: tasks and updates as messages, and who is behind a node id.
+"""The bridge to Flower: tasks and updates as messages.
 
 What a device sends is one record of shared tensors and one of counters; nothing else has a way out. A reply is not
 trusted: sizes are compared before anything is decoded, and whatever fails is a `ValueError` about that reply alone.
 """
 
-import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 from torch import Tensor
 
 from sofed_flwr.contracts import State, Update
 
-QUERY_SECONDS = 60.0
-POLL_SECONDS = 1.0
 NPY_HEADER_BYTES = 256
 """More than the header of any array we exchange, in the .npy format that Flower uses."""
 
@@ -39,10 +34,13 @@ def pack_task(task: Task, shared: ArrayRecord, node: int, ttl: float) -> Message
 
 
 def unpack_task(message: Message, context: Context) -> tuple[Task, State]:
-    """The task and the global model; a real device knows its own number, a simulated one is told."""
+    """The task and the global model; a simulated device is told its number, a real one has it and refuses another's."""
     order: dict[str, Any] = dict(message.content.config_records["task"])
-    order["device"] = int(context.node_config.get("device-id", order["device"]))
-    return Task(**order), dict(message.content.array_records["shared"].to_torch_state_dict())
+    task = Task(**order)
+    own = int(context.node_config.get("device-id", task.device))
+    if own != task.device:
+        raise ValueError(f"device-id={own}: the server knows this node as device {task.device}")
+    return task, dict(message.content.array_records["shared"].to_torch_state_dict())
 
 
 def pack_update(update: Update, task: Message) -> Message:
@@ -91,56 +89,3 @@ def _decode(name: str, array: Array, expected: Tensor | None) -> Tensor:
         return torch.from_numpy(array.numpy())
     except (ValueError, TypeError, MemoryError, OSError, EOFError) as error:
         raise ValueError(f"{name} cannot be decoded ({error})") from error
-
-
-def identify(message: Message, context: Context) -> Message:
-    """A node's answer to "who are you?": a real device has a number of its own, a simulated node only a rank."""
-    node = context.node_config
-    name, number = ("device", node["device-id"]) if "device-id" in node else ("rank", node["partition-id"])
-    return Message(RecordDict({"identity": MetricRecord({name: int(number)})}), reply_to=message)
-
-
-class NodeDirectory:
-    """Which node speaks for which device. Node ids are random per run; devices are what counts."""
-
-    def __init__(self) -> None:
-        self._devices: dict[int, int] = {}
-        self._ranks: dict[int, int] = {}
-
-    def wait_for(self, grid: Grid, devices: Iterable[int], wait: float) -> dict[int, int]:
-        """Device -> node for all of `devices`, asking newcomers until everyone is there or `wait` seconds are over."""
-        wanted = sorted(devices)
-        until = time.monotonic() + wait
-        while True:
-            self._meet(grid)
-            found = self._assign(wanted)
-            if len(found) == len(wanted):
-                return found
-            if time.monotonic() > until:
-                missing = [device for device in wanted if device not in found]
-                raise TimeoutError(f"devices {missing} did not connect within {wait:g} s")
-            time.sleep(POLL_SECONDS)
-
-    def _meet(self, grid: Grid) -> None:
-        present = set(grid.get_node_ids())
-        strangers = present - self._devices.keys() - self._ranks.keys()
-        questions = [
-            Message(RecordDict(), dst_node_id=node, message_type=MessageType.QUERY, ttl=QUERY_SECONDS)
-            for node in sorted(strangers)
-        ]
-        for reply in grid.send_and_receive(questions, timeout=QUERY_SECONDS) if questions else ():
-            if not reply.has_error():
-                identity = reply.content.metric_records["identity"]
-                for name, known in (("device", self._devices), ("rank", self._ranks)):
-                    if name in identity:
-                        known[reply.metadata.src_node_id] = int(identity[name])  # type: ignore[arg-type]
-        for known in (self._devices, self._ranks):
-            for node in known.keys() - present:
-                del known[node]
-
-    def _assign(self, wanted: list[int]) -> dict[int, int]:
-        """Real devices speak for themselves; simulated nodes, few or many, take the devices in turn."""
-        if self._ranks:
-            nodes = sorted(self._ranks, key=lambda node: self._ranks[node])
-            return {device: nodes[position % len(nodes)] for position, device in enumerate(wanted)}
-        return {device: node for node, device in self._devices.items() if device in wanted}

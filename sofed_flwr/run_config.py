@@ -52,10 +52,13 @@ class Stream(Section):
 
 
 class Federation(Section):
-    """When a round ends, and when it counts."""
+    """When a round begins and ends, and when it counts."""
 
-    deadline: Annotated[float, Field(gt=0)]
+    everyone: Annotated[float, Field(ge=0)] = 600
     wait: Annotated[float, Field(gt=0)]
+    ask: PositiveInt | None = None
+    enough: PositiveInt | None = None
+    deadline: Annotated[float, Field(gt=0)]
     quorum: PositiveInt
     patience: PositiveInt
     norm_limit: Annotated[float, Field(gt=1)]

@@ -84,6 +84,10 @@ class Server:
         self.shared = self.aggregator.aggregate(accepted, self.shared)
         return self._log_updates(round_number, accepted)
 
+    def note_late(self, round_number: int, device: int) -> None:
+        """A reply to an earlier round arrived in this one; it is not used."""
+        self._record(round_number, {"late": 1}, device)
+
     def close_round(self, round_number: int) -> dict[str, float]:
         """Evaluate if it is time, log, commit."""
         if round_number <= self.committed:

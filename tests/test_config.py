@@ -41,7 +41,9 @@ WRONG = {
     "dataset.seed=-1": "dataset.seed=-1: input should be greater than or equal to 0",
     "clients=300": "clients=300: more than the 240 training images",
     "buffer=121": "buffer=121: larger than the smallest client's stream of 120 images",
-    "federation.quorum=3": "federation.quorum=3: more than the 2 clients",
+    "federation.quorum=3": "federation.quorum=3: more than clients=2",
+    "federation.ask=3": "federation.ask=3: more than clients=2",
+    "federation.ask=1 federation.enough=2": "federation.enough=2: more than federation.ask=1",
     "resume=nowhere": "resume=nowhere: there is no run to continue",
 }
 
@@ -49,7 +51,7 @@ WRONG = {
 @pytest.mark.parametrize("override", WRONG)
 def test_what_cannot_run_is_refused_in_one_sentence(override: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refusal:
-        check(compose([*SMOKE, f"out={tmp_path}", override]))
+        check(compose([*SMOKE, f"out={tmp_path}", *override.split()]))
     assert WRONG[override] in str(refusal.value)
     assert "\n" not in str(refusal.value)
 

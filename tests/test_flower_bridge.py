@@ -1,20 +1,24 @@
 """Messages: what a device sends, and what the server makes of hostile ones. No Flower process, real Flower records."""
 
+import uuid
 from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
 import client_app
+from sofed_flwr import node_directory
 from sofed_flwr.assembly import build_server
 from sofed_flwr.contracts import Update
-from sofed_flwr.flower import NodeDirectory, Task, pack_state, pack_task, pack_update, unpack_task, unpack_update
+from sofed_flwr.flower import Task, pack_state, pack_task, pack_update, unpack_task, unpack_update
+from sofed_flwr.node_directory import NodeDirectory, TooFewDevicesError
 from sofed_flwr.run_config import RunConfig
 from sofed_flwr.runlog import read_rows
-from sofed_flwr.strategy import SofedStrategy
+from sofed_flwr.strategy import Rules, SofedStrategy
 
 GLOBAL = {"online.w": torch.zeros(2, 3), "online.n": torch.tensor(4)}
 
@@ -46,8 +50,10 @@ def test_a_task_arrives_as_it_was_sent() -> None:
     )
 
 
-def test_a_real_device_knows_better_than_the_server_who_it_is() -> None:
-    assert unpack_task(task_message(3), context(**{"device-id": 8}))[0].device == 8
+def test_a_real_device_refuses_a_task_meant_for_another_one() -> None:
+    assert unpack_task(task_message(3), context(**{"device-id": 3}))[0].device == 3
+    with pytest.raises(ValueError, match="device-id=8: the server knows this node as device 3"):
+        unpack_task(task_message(3), context(**{"device-id": 8}))
 
 
 def test_an_update_arrives_as_it_was_sent_with_its_size() -> None:
@@ -117,66 +123,122 @@ def test_an_error_is_passed_on_in_its_own_words() -> None:
 
 
 class Grid:
-    """Nodes by id with their node config; answers queries through the real ClientApp."""
+    """Nodes by id with their node config; answers through the real ClientApp, trains for real, in this process."""
 
     def __init__(self, **nodes: dict[str, int]) -> None:
         self.nodes = {int(name[1:]): node_config for name, node_config in nodes.items()}
         self.asked: list[int] = []
+        self._replies: dict[str, Message] = {}
 
-    def get_node_ids(self) -> list[int]:
-        return list(self.nodes)
+    def get_nodes(self) -> list[NodeInfo]:
+        return [NodeInfo(node_id=node) for node in self.nodes]
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = str(uuid.uuid4())
+            for reply in self.replies(message):
+                self._replies[message.metadata.message_id] = reply
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, names: list[str]) -> list[Message]:
+        return [self._replies.pop(name) for name in names if name in self._replies]
 
     def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
         self.asked += [message.metadata.dst_node_id for message in messages]
-        return [self.answer(message) for message in messages]
+        return self.pull_messages(self.push_messages(messages))
 
-    def answer(self, message: Message) -> Message:
+    def replies(self, message: Message) -> Iterator[Message]:
         node = message.metadata.dst_node_id
         answer = client_app.app(message, context(**self.nodes[node]))
         answer.metadata.__dict__["_src_node_id"] = node
-        return answer
+        yield answer
 
 
 class FaultyGrid(Grid):
-    """Trains for real, in this process; in round 1 one device fails and another never answers."""
+    """In round 1 one device fails and another never answers."""
 
-    def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
-        return list(self._answers(messages))
+    def replies(self, message: Message) -> Iterator[Message]:
+        device = int(message.content.config_records.get("task", {}).get("device", -1))
+        if message.metadata.group_id == "1" and device == 1:
+            yield Message(Error(code=2, reason="ValueError: the lens is dirty"), reply_to=message)
+        elif message.metadata.group_id != "1" or device != 2:
+            yield from super().replies(message)
 
-    def _answers(self, messages: list[Message]) -> Iterator[Message]:
-        for number, message in enumerate(messages):
-            message.metadata.__dict__["_message_id"] = f"{message.metadata.group_id}/{number}"
-            device = int(message.content.config_records.get("task", {}).get("device", -1))
-            if message.metadata.group_id == "1" and device == 1:
-                yield Message(Error(code=2, reason="ValueError: the lens is dirty"), reply_to=message)
-            elif message.metadata.group_id != "1" or device != 2:
-                yield self.answer(message)
+
+def strategy_of(config: RunConfig, grid: Grid, **rules: float) -> SofedStrategy:
+    chosen = {"everyone": 1.0, "wait": 1.0, "ask": None, "enough": None, "deadline": 2.0} | rules
+    return SofedStrategy(build_server(config), grid, config.to_yaml(), config.seed, Rules(config.clients, **chosen))
 
 
 def test_a_round_goes_on_without_the_devices_that_failed_and_names_them(smoke: Callable[..., RunConfig]) -> None:
-    config = smoke("clients=3", "rounds=2", "federation.deadline=30")
-    server = build_server(config)
-    strategy = SofedStrategy(server, config.to_yaml(), config.clients, config.federation.deadline, wait=1)
-    strategy.run(FaultyGrid(n5={"partition-id": 0}))
-    rows = read_rows(server.directory.log.path)
+    strategy = strategy_of(smoke("clients=3", "rounds=2"), FaultyGrid(n5={"partition-id": 0}))
+    strategy.run()
+    rows = read_rows(strategy.server.directory.log.path)
     dropped = {row["device"]: row["reason"] for row in rows if row["name"] == "dropped"}
-    assert dropped == {1: "ValueError: the lens is dirty", 2: "no reply within 30 s"}
+    assert dropped == {1: "ValueError: the lens is dirty", 2: "no reply within 2 s"}
     assert [row["value"] for row in rows if row["name"] == "replies"] == [1, 3]
-    assert server.committed == 2
+    assert strategy.server.committed == 2
+
+
+def test_as_many_devices_as_wanted_are_asked_and_a_repeated_round_asks_the_same(
+    smoke: Callable[..., RunConfig],
+) -> None:
+    def asked(out: str) -> list[list[int]]:
+        strategy = strategy_of(smoke("clients=4", "rounds=3", out=out), Grid(n5={"partition-id": 0}), ask=2)
+        strategy.run()
+        rows = read_rows(strategy.server.directory.log.path)
+        return [[row["device"] for row in rows if row["name"] == "steps" and row["round"] == r] for r in (1, 2, 3)]
+
+    first = asked("first")
+    assert [len(devices) for devices in first] == [2, 2, 2]
+    assert len({device for devices in first for device in devices}) > 2
+    assert asked("second") == first
+
+
+def directory(grid: Grid, devices: int, fewest: int = 1) -> NodeDirectory:
+    return NodeDirectory(grid, range(devices), fewest)
 
 
 def test_simulated_nodes_take_the_devices_in_turn_by_rank() -> None:
     grid = Grid(n70={"partition-id": 1}, n90={"partition-id": 0})
-    assert NodeDirectory().wait_for(grid, range(5), wait=1) == {0: 90, 1: 70, 2: 90, 3: 70, 4: 90}
+    assert directory(grid, 5).gather(everyone=1, wait=1) == {0: 90, 1: 70, 2: 90, 3: 70, 4: 90}
 
 
 def test_real_devices_speak_for_themselves_and_are_asked_once() -> None:
-    grid, directory = Grid(n70={"device-id": 1}, n90={"device-id": 0}), NodeDirectory()
-    assert directory.wait_for(grid, range(2), wait=1) == {0: 90, 1: 70}
-    directory.wait_for(grid, range(2), wait=1)
+    grid = Grid(n70={"device-id": 1}, n90={"device-id": 0})
+    known = directory(grid, 2)
+    assert known.gather(everyone=1, wait=1) == {0: 90, 1: 70}
+    known.gather(everyone=1, wait=1)
     assert sorted(grid.asked) == [70, 90]
 
 
-def test_a_device_that_does_not_come_is_named() -> None:
-    with pytest.raises(TimeoutError, match=r"devices \[1\] did not connect within 0.01 s"):
-        NodeDirectory().wait_for(Grid(n90={"device-id": 0}), range(2), wait=0.01)
+class Registered(Grid):
+    """Nodes that connected one after the other with keys registered under these names."""
+
+    def get_nodes(self) -> list[NodeInfo]:
+        names = {70: "device-1", 90: "device-0", 95: "device-0"}
+        return [NodeInfo(node_id=node, name=names[node], last_activated_at=str(node)) for node in (95, 70, 90)]
+
+
+def test_a_registered_device_is_known_by_its_key_and_the_later_of_two_nodes_speaks_for_it() -> None:
+    grid = Registered()
+    assert directory(grid, 2).gather(everyone=1, wait=1) == {0: 95, 1: 70}
+    assert grid.asked == []
+
+
+def test_a_round_begins_without_a_device_that_does_not_come_if_enough_are_there() -> None:
+    grid = Grid(n90={"device-id": 0}, n91={"device-id": 2})
+    assert directory(grid, 3, fewest=2).gather(everyone=0, wait=1) == {0: 90, 2: 91}
+
+
+def test_too_few_devices_are_named_once_a_minute_and_then_end_the_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Fault 18; the clock runs a hundred times faster here."""
+    monkeypatch.setattr(node_directory, "STATUS_SECONDS", 0.6)
+    monkeypatch.setattr(node_directory, "POLL_SECONDS", 0.01)
+    with pytest.raises(TooFewDevicesError, match=r"too few devices connected within 2 s: 1 of at least 2 are here"):
+        directory(Grid(n90={"device-id": 0}), 3, fewest=2).gather(everyone=0, wait=2)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3
+    assert lines[0].startswith("waiting for devices: 1 of at least 2 are here, missing [1, 2]; giving up in 1 s")
