@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,8 +15,10 @@ from sofed_flwr.component import ConfigError, build
 from sofed_flwr.config import compose, sweep
 from sofed_flwr.display import accuracies, comparison_table, console, result_table
 from sofed_flwr.encoder_file import load_encoder
-from sofed_flwr.launcher import SimulationFailed
-from sofed_flwr.simulation import InterruptedRunError, run_simulation
+from sofed_flwr.flower_commands import RunFailed
+from sofed_flwr.run_directory import RunDirectory
+from sofed_flwr.running import InterruptedRunError, run_fleet, run_simulation
+from sofed_flwr.stops import TooFewDevicesError
 from sofed_flwr.store import DamagedFileError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Self-supervised federated learning on devices.")
@@ -27,14 +29,19 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDE]...", 
 def run(
     overrides: Overrides = None,
     multirun: Annotated[bool, typer.Option("-m", "--multirun", help="sweep: policy=fifo,importance")] = False,
+    fleet: Annotated[
+        Path | None, typer.Option(metavar="SITE", help="real devices instead: the directory of sofed provision")
+    ] = None,
 ) -> None:
-    """Simulate a federation and train its encoder."""
+    """Train an encoder on simulated devices, or on a fleet of real ones."""
     given = overrides or []
     with _exit_codes():
-        if multirun:
+        if fleet:
+            _show(*run_fleet(given, fleet / "server" / "flower", fleet / "run"))
+        elif multirun:
             _sweep(given)
         else:
-            _run(given)
+            _show(*run_simulation(given))
 
 
 @app.command()
@@ -84,11 +91,10 @@ def reproduce(
         content = grid.reproduce(wanted, results, runs, run_simulation, console.rule)
         console.print(f"{results / wanted.stem}.md, .json, .svg", soft_wrap=True, markup=False)
         if failed := grid.failures(content):
-            raise SimulationFailed(f"{len(failed)} cells failed: {'; '.join(failed)}")
+            raise RunFailed(f"{len(failed)} cells failed: {'; '.join(failed)}")
 
 
-def _run(overrides: list[str]) -> None:
-    directory, summary = run_simulation(overrides)
+def _show(directory: RunDirectory, summary: dict[str, Any]) -> None:
     console.print(result_table(summary))
     console.print(
         f"{summary['seconds']:.0f} s; encoder: {directory.encoder}; sofed report {directory.path} draws it",
@@ -116,8 +122,8 @@ def _exit_codes() -> Iterator[None]:
         yield
     except (ConfigError, DamagedFileError, FileNotFoundError) as error:
         _fail(str(error), 2)
-    except SimulationFailed as error:
-        _fail(str(error), 1)
+    except RunFailed as error:
+        _fail(str(error), TooFewDevicesError.EXIT_CODE if TooFewDevicesError.told_by(str(error)) else 1)
     except InterruptedRunError as error:
         _fail(str(error), 130)
     except KeyboardInterrupt:

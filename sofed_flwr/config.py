@@ -1,5 +1,7 @@
 """Hydra overrides -> one validated `RunConfig`. Only this file knows Hydra, and turns its errors into sentences."""
 
+import hashlib
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -18,7 +20,7 @@ from sofed_flwr.component import ConfigError
 from sofed_flwr.run_config import RunConfig
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
-RESUMABLE = {"rounds", "workers", "out", "resume", "overrides", "tracking"}
+RESUMABLE = {"rounds", "workers", "out", "resume", "force", "overrides", "tracking"}
 """Keys a resumed run may change: none changes what a round computes, except that a schedule depends on `rounds`."""
 
 
@@ -77,8 +79,14 @@ def _refuse_other(earlier: RunConfig, config: RunConfig) -> None:
         for key in sorted(before.keys() | now.keys())
         if key.removeprefix("choices.").split(".")[0] not in free and before.get(key) != now.get(key)
     ]
-    if differing:
-        raise ConfigError(f"resume={config.resume}: the run has another configuration: {', '.join(differing)}")
+    if differing and not config.force:
+        what = f"the run has another configuration, {_hash(before)} instead of {_hash(now)}: {', '.join(differing)}"
+        raise ConfigError(f"resume={config.resume}: {what}; force=true continues all the same")
+
+
+def _hash(flat: Mapping[str, Any]) -> str:
+    decisive = {key: value for key, value in flat.items() if key.split(".")[0] not in RESUMABLE}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,34 +5,25 @@ Ctrl-C. So every run gets its own SuperLink, FLWR_HOME and Ray. Their processes 
 mark we find all of them again. Flower's commands take more than a second, so a run is watched through its process.
 """
 
-import json
 import os
-import re
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
 from tempfile import TemporaryDirectory
-from typing import IO, Any, NoReturn
+from typing import IO
 
 import psutil
 
-START_SECONDS = 120.0  # bound of each command: 1-2 s on a PC, perhaps ten times that on a small board
+from sofed_flwr.flower_commands import START_SECONDS, FlowerCommands
+
 GRACE_SECONDS = 3.0  # for what may still be writing: the log stream after a run, the apps of an interrupted one
-UNSAID = {"", "N/A", "Task failed with unknown error.", "An error was encountered. Ending simulation."}
-TELLING = r"(?!.*(Traceback|Exit Code|raised an exception|Ending simulation))(.*ERROR|\w[\w.]*(Error|Exception)\b)"
 KEPT = dict.fromkeys(["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"], str(2**30))  # see _environment
-SILENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-
-
-class SimulationFailed(RuntimeError):  # noqa: N818
-    """The run ended, but not well; the message is the app's own reason."""
+CONNECTION = "private"
 
 
 @dataclass(frozen=True)
@@ -48,7 +39,7 @@ class SimulationJob:
 
 
 def simulate(job: SimulationJob, tick: Callable[[], None], interval: float = 0.25) -> None:
-    """Run to the end, calling `tick` every `interval` seconds; raise `SimulationFailed` if it failed; leave nothing."""
+    """Run to the end, calling `tick` every `interval` seconds; raise `RunFailed` if it failed; leave nothing."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     short = "/tmp" if os.access("/tmp", os.W_OK) else None  # the path of a Ray socket may have 107 bytes
     with TemporaryDirectory(prefix="flwr-", dir=short, ignore_cleanup_errors=True) as home, job.log.open("ab") as log:
@@ -57,25 +48,24 @@ def simulate(job: SimulationJob, tick: Callable[[], None], interval: float = 0.2
             flower.run(job)
 
 
-class _Flower:
+class _Flower(FlowerCommands):
     def __init__(self, home: str, log: IO[bytes], tick: Callable[[], None], interval: float) -> None:
-        self.home, self.log, self.log_start, self.tick, self.interval = home, log, log.tell(), tick, interval
-        self.started: list[Popen[bytes]] = []  # the SuperLink first
+        super().__init__(home, log, tick, interval, _environment(home))
         self.over = False  # nobody has anything left to save, so close() need not be polite
 
     def run(self, job: SimulationJob) -> None:
         self._start_superlink()
         run_id = self._submit(job)
-        stream = self._start(self.log, "flwr", "log", run_id, "private", "--stream")
-        task = self._until(self._find_task, START_SECONDS) or self._fail("Flower accepted the run but did not start it")
-        self._until(lambda: not _alive(task))
-        self._until(lambda: stream.poll() is not None, GRACE_SECONDS)
-        run = self._ask("list", "private", "--run-id", run_id)["runs"][0]
+        stream = self.start(self.log, "flwr", "log", run_id, CONNECTION, "--stream")
+        task = self.until(self._find_task, START_SECONDS) or self.fail("Flower accepted the run but did not start it")
+        self.until(lambda: not _alive(task))
+        self.until(lambda: stream.poll() is not None, GRACE_SECONDS)
         self.over = True
-        reason = run["status-details"].removeprefix("Simulation failed with exception:").strip()
-        if run["status"] != "finished:completed":
-            what = f"The simulation process is gone and its run counts as {run['status']}"
-            raise SimulationFailed(reason) if reason not in UNSAID else self._fail(what)
+        self.judge(CONNECTION, run_id)
+
+    def watch(self) -> None:
+        if self.started[0].poll() is not None:
+            self.fail("Flower's SuperLink died")
 
     def close(self) -> None:
         """End all processes, deaf to an impatient second Ctrl-C, which is delivered afterwards."""
@@ -117,25 +107,22 @@ class _Flower:
     def _start_superlink(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             host, port = address = probe.getsockname()
-        Path(self.home, "config.toml").write_text(f'[superlink.private]\naddress = "{host}:{port}"\ninsecure = true\n')
+        connection = f'[superlink.{CONNECTION}]\naddress = "{host}:{port}"\ninsecure = true\n'
+        Path(self.home, "config.toml").write_text(connection)
         options = ("--simulation", "--insecure", "--disable-runtime-dependency-installation")
-        self._start(self.log, "flower-superlink", *options, "--host", host, "--port", str(port))
+        self.start(self.log, "flower-superlink", *options, "--host", host, "--port", str(port))
 
         def answers() -> bool:  # it opens its port last, so this says as much as its /health
             with socket.socket() as caller:
                 return caller.connect_ex(address) == 0
 
-        self._until(answers, START_SECONDS) or self._fail("Flower's SuperLink does not answer")
+        self.until(answers, START_SECONDS) or self.fail("Flower's SuperLink does not answer")
 
     def _submit(self, job: SimulationJob) -> str:
-        # In a file, because text given to --run-config cannot hold both kinds of quotes; JSON's escapes are TOML's too.
-        text = json.dumps(job.overrides, ensure_ascii=False).replace("\x7f", "\\u007f")
-        (config := Path(self.home, "run.toml")).write_text(f"overrides = {text}\n", encoding="utf-8")
         size = f"num-supernodes={job.nodes} init-args-num-cpus={job.workers} client-resources-num-cpus=1"
         if job.gpus:
             size += f" init-args-num-gpus={job.gpus} client-resources-num-gpus={job.gpus / job.workers:.3f}"
-        options = ("--federation-config", size, "--run-config", str(config))
-        return str(self._ask("run", str(job.app.resolve()), "private", *options)["run-id"])
+        return self.submit(job.app, job.overrides, CONNECTION, Path(self.home), "--federation-config", size)
 
     def _find_task(self) -> psutil.Process | None:
         """Return flwr-simulation, a child of SuperExec, or a dead SuperExec; unreaped, both remain visible."""
@@ -146,52 +133,13 @@ class _Flower:
             return next(iter(tasks + [executor for executor in executors if not _alive(executor)]), None)
         return None
 
-    def _ask(self, *command: str) -> dict[str, Any]:
-        """Return the answer of one `flwr` command; its exit code says nothing, the key `success` does."""
-        child = self._start(PIPE, "flwr", *command, "--format", "json")
-        self._until(lambda: child.poll() is not None, START_SECONDS) or self._fail(f"`flwr {command[0]}` does not end")
-        text = child.communicate()[0].decode(errors="replace")
-        answer: dict[str, Any] = json.loads(text) if text.startswith("{") else {"error-message": text}
-        if not answer.get("success"):
-            raise SimulationFailed(answer["error-message"].strip() or f"`flwr {command[0]}` failed, see the log")
-        return answer
-
-    def _start(self, output: IO[bytes] | int, *command: str) -> Popen[bytes]:
-        # In its own session, where the terminal's Ctrl-C does not reach it: ending it is our task.
-        env = _environment(self.home)
-        child = Popen(command, stdin=DEVNULL, stdout=output, stderr=self.log, env=env, start_new_session=True)
-        self.started.append(child)
-        return child
-
-    def _until(self, done: Callable[[], Any], seconds: float = float("inf")) -> Any:
-        """Tick until `done` returns something true or the time is over; return its last value."""
-        end, next_tick = time.monotonic() + seconds, 0.0
-        while not (value := done()) and (now := time.monotonic()) < end:
-            if self.started[0].poll() is not None:
-                self._fail("Flower's SuperLink died")
-            if now >= next_tick:
-                self.tick()
-                next_tick = now + self.interval
-            time.sleep(min(0.05, self.interval))
-        return value
-
-    def _fail(self, what: str) -> NoReturn:
-        """Raise with the end of the log, for the cases in which Flower itself gives no reason."""
-        text = Path(self.log.name).read_bytes()[self.log_start :].decode(errors="replace")
-        lines = re.sub(r"\x1b\[\d*m", "", text).splitlines()
-        said = [line for line in lines if re.match(TELLING, line)] or [line for line in lines if "INFO" not in line]
-        raise SimulationFailed("\n".join([f"{what}. See {self.log.name}, which ends with:", *dict.fromkeys(said[-3:])]))
-
 
 def _environment(home: str) -> dict[str, str]:
     return {
-        **KEPT,  # glibc would give activations back to the kernel at every step: 5-13 % of the time
-        **(os.environ | SILENT),
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
-        "PYTHONUNBUFFERED": "1",  # for a log without delay
+        **(KEPT | {name: os.environ[name] for name in KEPT if name in os.environ}),
+        # glibc would give activations back to the kernel at every step: 5-13 % of the time
         "SPT_NOENV": "1",  # Ray's agents would overwrite their environment, and with it our mark
-        "no_proxy": ",".join(["127.0.0.1", os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")]),
-        **dict.fromkeys(["FLWR_HOME", "RAY_TMPDIR"], home),
+        "RAY_TMPDIR": home,
         "RAY_ADDRESS": "local",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too: listen on loopback, not on all interfaces
         "RAY_DEDUP_LOGS": "0",

@@ -12,18 +12,14 @@ from collections.abc import Iterable
 from flwr.app import Context, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from sofed_flwr.stops import TooFewDevicesError
+
 QUERY_SECONDS = 60.0
 POLL_SECONDS = 1.0
 STATUS_SECONDS = 60.0
 REGISTERED = re.compile(r"device-(\d+)")
 
 log = logging.getLogger(__name__)
-
-
-class TooFewDevicesError(RuntimeError):
-    """Not enough devices connected in time; all committed rounds are safe."""
-
-    SENTENCE = "too few devices connected"
 
 
 def identify(message: Message, context: Context) -> Message:

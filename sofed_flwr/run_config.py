@@ -96,6 +96,7 @@ class RunConfig(Section):
     workers: PositiveInt | None
     out: str | None
     resume: str | None
+    force: bool = False
     heads: Heads
     optimizer: Optimizer
     stream: Stream

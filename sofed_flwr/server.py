@@ -20,14 +20,11 @@ from sofed_flwr.gate import pass_gate
 from sofed_flwr.methods.base import Method
 from sofed_flwr.run_directory import Checkpoint, RunDirectory
 from sofed_flwr.runlog import read_rows
+from sofed_flwr.stops import RunStoppedError
 from sofed_flwr.summary import RATIOS, summarise
 from sofed_flwr.tracking.base import Tracker
 
 log = logging.getLogger(__name__)
-
-
-class RunStoppedError(RuntimeError):
-    """Round after round failed; the message says how."""
 
 
 @dataclass(frozen=True)

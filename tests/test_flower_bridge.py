@@ -15,9 +15,10 @@ from sofed_flwr import node_directory
 from sofed_flwr.assembly import build_server
 from sofed_flwr.contracts import Update
 from sofed_flwr.flower import Task, pack_state, pack_task, pack_update, unpack_task, unpack_update
-from sofed_flwr.node_directory import NodeDirectory, TooFewDevicesError
+from sofed_flwr.node_directory import NodeDirectory
 from sofed_flwr.run_config import RunConfig
 from sofed_flwr.runlog import read_rows
+from sofed_flwr.stops import TooFewDevicesError
 from sofed_flwr.strategy import Rules, SofedStrategy
 
 GLOBAL = {"online.w": torch.zeros(2, 3), "online.n": torch.tensor(4)}

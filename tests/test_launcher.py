@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from sofed_flwr import launcher
-from sofed_flwr.launcher import SimulationFailed, SimulationJob, simulate
+from sofed_flwr.flower_commands import RunFailed
+from sofed_flwr.launcher import SimulationJob, simulate
 
 NASTY = """a='x y' b="say \\"hi\\"" c=[1,{k: v}] d==é😀 # no comment \\ ${e} \t\n\x01\x7f .toml"""
 
@@ -128,7 +129,7 @@ def test_run_completes_with_the_exact_overrides(make_job: Callable[..., Simulati
 
 @pytest.mark.flower
 def test_failed_run_gives_the_apps_own_reason(make_job: Callable[..., SimulationJob], tmp_path: Path) -> None:
-    with pytest.raises(SimulationFailed) as caught:
+    with pytest.raises(RunFailed) as caught:
         simulate(make_job("raise ValueError('the buffer is on fire')"), lambda: None)
 
     assert str(caught.value) == "the buffer is on fire"
@@ -174,7 +175,7 @@ def test_killed_simulation_is_a_failure_and_no_hang(make_job: Callable[..., Simu
             killed.append(time.monotonic())
 
     job = make_job(FOREVER)
-    with pytest.raises(SimulationFailed, match="process is gone and its run counts as running") as caught:
+    with pytest.raises(RunFailed, match="process is gone and its run counts as running") as caught:
         simulate(job, kill_once)
 
     assert str(job.log) in str(caught.value)
@@ -184,7 +185,7 @@ def test_killed_simulation_is_a_failure_and_no_hang(make_job: Callable[..., Simu
 
 @pytest.mark.flower
 def test_refused_app_gives_flowers_own_reason(tmp_path: Path) -> None:
-    with pytest.raises(SimulationFailed, match=r"pyproject\.toml"):
+    with pytest.raises(RunFailed, match=r"pyproject\.toml"):
         simulate(SimulationJob(tmp_path, "", 1, 1, 0, tmp_path / "flower.log"), lambda: None)
 
 
@@ -209,6 +210,6 @@ def test_superlink_that_dies_at_start_is_quoted(tmp_path: Path, monkeypatch: pyt
     log = tmp_path / "flower.log"
     log.write_text("ERROR of an earlier run\n")
 
-    with pytest.raises(SimulationFailed) as caught:
+    with pytest.raises(RunFailed) as caught:
         simulate(SimulationJob(tmp_path, "", 1, 1, 0, log), lambda: None)
     assert str(caught.value) == f"Flower's SuperLink died. See {log}, which ends with:\nOSError: no ports today"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from sofed_flwr.cli import app
 from sofed_flwr.component import ConfigError
 from sofed_flwr.config import compose
-from sofed_flwr.launcher import SimulationFailed
+from sofed_flwr.flower_commands import RunFailed
 from sofed_flwr.reproduce.grid import cells, find_table, tables
 from sofed_flwr.reproduce.results import markdown
 from sofed_flwr.reproduce.table import order, reproduce
@@ -117,7 +117,7 @@ def test_an_unfinished_cell_is_resumed_and_a_failed_one_does_not_stop_the_others
     def simulate(overrides: Sequence[str]) -> None:
         asked.append(overrides)
         if "policy.lazy_interval=4" in overrides:
-            raise SimulationFailed("the cat pulled the plug")
+            raise RunFailed("the cat pulled the plug")
         if "policy.lazy_interval=10" in overrides and not overrides[-1].startswith("resume="):
             federate(compose(overrides), upto=1)
             raise KeyboardInterrupt
@@ -185,7 +185,7 @@ def test_the_command_ends_with_2_for_a_wrong_name_and_1_for_failed_cells(
     assert (wrong.exit_code, "table9: there is no such table" in wrong.output) == (2, True)
 
     def fails(overrides: Sequence[str]) -> None:
-        raise SimulationFailed("no more disk")
+        raise RunFailed("no more disk")
 
     monkeypatch.setattr("sofed_flwr.cli.run_simulation", fails)
     failed = CliRunner().invoke(app, ["reproduce", "table5_weak_views", "--scale", "smoke", "--only", "gray"])

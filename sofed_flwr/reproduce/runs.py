@@ -13,13 +13,13 @@ from typing import Any
 
 from sofed_flwr.component import ConfigError
 from sofed_flwr.config import compose
-from sofed_flwr.launcher import SimulationFailed
+from sofed_flwr.flower_commands import RunFailed
 from sofed_flwr.reproduce.grid import Cell
 from sofed_flwr.run_config import RunConfig
 from sofed_flwr.run_directory import RunDirectory
-from sofed_flwr.simulation import InterruptedRunError
+from sofed_flwr.running import InterruptedRunError
 
-NOT_DECISIVE = {"out", "resume", "workers", "overrides", "choices", "tracking", "device"}
+NOT_DECISIVE = {"out", "resume", "force", "workers", "overrides", "choices", "tracking", "device"}
 """Keys that do not change what a run computes."""
 
 Simulate = Callable[[Sequence[str]], Any]
@@ -54,7 +54,7 @@ def perform(cell: Cell, directory: RunDirectory, simulate: Simulate) -> Outcome:
     where = f"resume='{directory.path}'" if directory.config.exists() else f"out='{directory.path}'"
     try:
         simulate([*cell.overrides, where])
-    except (ConfigError, SimulationFailed) as error:
+    except (ConfigError, RunFailed) as error:
         return Outcome(cell, directory, failure=str(error))
     except InterruptedRunError as error:
         raise InterruptedRunError("interrupted; the same command continues where it stopped") from error
