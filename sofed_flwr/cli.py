@@ -16,6 +16,9 @@ from sofed_flwr.config import compose, sweep
 from sofed_flwr.display import accuracies, comparison_table, console, result_table
 from sofed_flwr.encoder_file import load_encoder
 from sofed_flwr.flower_commands import RunFailed
+from sofed_flwr.provision.build import provision as make_site
+from sofed_flwr.provision.build import steps
+from sofed_flwr.provision.registration import SiteError, register
 from sofed_flwr.run_directory import RunDirectory
 from sofed_flwr.running import InterruptedRunError, run_fleet, run_simulation
 from sofed_flwr.stops import TooFewDevicesError
@@ -94,6 +97,29 @@ def reproduce(
             raise RunFailed(f"{len(failed)} cells failed: {'; '.join(failed)}")
 
 
+@app.command()
+def provision(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="the site: certificates, keys, scripts, services")],
+    host: Annotated[list[str] | None, typer.Option(help="name or address of the server, repeatable")] = None,
+    devices: Annotated[int, typer.Option(min=0, help="so many in all; more than before adds some")] = 0,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="where devices connect, default 9092")] = None,
+    control_port: Annotated[int | None, typer.Option(min=1, max=65535, help="on loopback, default 8000")] = None,
+    bind: Annotated[str | None, typer.Option(help="address to listen on, default 0.0.0.0")] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="no encryption, no keys: for an experiment only")
+    ] = False,
+    registering: Annotated[bool, typer.Option("--register", help="make the keys known to the running server")] = False,
+) -> None:
+    """Prepare real devices: keys, certificates, start scripts and services; run again to add devices or hosts."""
+    with _exit_codes():
+        ports = {"port": port, "control_port": control_port}
+        site = make_site(directory, host or [], devices, **ports, bind=bind, insecure=insecure, say=typer.echo)
+        if registering:
+            register(site, typer.echo)
+        else:
+            typer.echo(steps(site))
+
+
 def _show(directory: RunDirectory, summary: dict[str, Any]) -> None:
     console.print(result_table(summary))
     console.print(
@@ -120,9 +146,9 @@ def _exit_codes() -> Iterator[None]:
             signal.signal(number, signal.default_int_handler)
     try:
         yield
-    except (ConfigError, DamagedFileError, FileNotFoundError) as error:
+    except (ConfigError, DamagedFileError, FileNotFoundError, PermissionError) as error:
         _fail(str(error), 2)
-    except RunFailed as error:
+    except (RunFailed, SiteError) as error:
         _fail(str(error), TooFewDevicesError.EXIT_CODE if TooFewDevicesError.told_by(str(error)) else 1)
     except InterruptedRunError as error:
         _fail(str(error), 130)
