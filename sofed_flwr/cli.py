@@ -17,7 +17,7 @@ from sofed_flwr.display import accuracies, comparison_table, console, result_tab
 from sofed_flwr.encoder_file import load_encoder
 from sofed_flwr.launcher import SimulationFailed
 from sofed_flwr.simulation import InterruptedRunError, run_simulation
-from sofed_flwr.store import DamagedFileError
+from sofed_flwr.tensor_file import DamagedFileError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Self-supervised federated learning on devices.")
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDE]...", help="policy=fifo rounds=20 ...")]
