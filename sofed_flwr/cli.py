@@ -22,7 +22,7 @@ from sofed_flwr.provision.registration import SiteError, register
 from sofed_flwr.run_directory import RunDirectory
 from sofed_flwr.running import InterruptedRunError, run_fleet, run_simulation
 from sofed_flwr.stops import TooFewDevicesError
-from sofed_flwr.store import DamagedFileError
+from sofed_flwr.tensor_file import DamagedFileError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Self-supervised federated learning on devices.")
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDE]...", help="policy=fifo rounds=20 ...")]

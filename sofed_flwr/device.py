@@ -3,7 +3,9 @@
 A device starts a new process for every message and may lose power at any moment, so everything it must remember is one
 generation on disk: buffer, stream cursor, and what its method keeps to itself. A generation says which run and round it
 follows. When the server repeats a round, because it crashed before committing it, the device goes back to the
-generation before that round, so that a resumed run is the run that was interrupted, bit for bit.
+generation before that round, so that a resumed run is the run that was interrupted, bit for bit. A generation that bit
+rot has hit is used without the images, or without the method's memory, that it cost; a disk that takes no new one costs
+the memory of the round, not the round.
 """
 
 import logging
@@ -17,7 +19,11 @@ from sofed_flwr.contracts import State, Update
 from sofed_flwr.prefixes import over, under
 from sofed_flwr.store import Generation, Store
 from sofed_flwr.stream import Stream
+from sofed_flwr.tensor_file import Parts
 from sofed_flwr.trainer import Plan, Trainer, Watcher
+
+PARTS = Parts(rows="buffer.", spare="method.")
+"""What a device can lose: single images, each with score and age, and the target, which the global model replaces."""
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +71,13 @@ class Device:
         watcher = self.watchers.get(round_number)
         plan = Plan(self.segments, self.learning_rate(round_number), draw("select"), draw("views"), watcher)
         metrics = self.trainer.train(self.stream, self.buffer, plan)
-        if watcher:
-            watcher.save()
-        self._persist(round_number, 0 if held is None else held.number + 1)
+        try:
+            if watcher:
+                watcher.save()
+            self._persist(round_number, 0 if held is None else held.number + 1)
+        except OSError as error:
+            log.warning("round %d is not saved (%s); the next one starts from the state before it", round_number, error)
+            metrics["unsaved"] = 1
         return Update(self.identity.device, round_number, self.trainer.method.shared_state(), metrics)
 
     def _generation_before(self, round_number: int) -> Generation | None:
@@ -91,10 +101,11 @@ class Device:
         self.buffer.load_state_dict(under("buffer.", held.tensors))
         self.stream.cursor = held.meta["cursor"]
         same_run = held.meta["run"] == self.identity.run
-        self.trainer.method.take_global(shared, under("method.", held.tensors) if same_run else None)
+        kept = under("method.", held.tensors) if same_run else {}
+        self.trainer.method.take_global(shared, kept or None)
         self.buffer.scores = self.trainer.policy.carry_over(self.buffer.scores, same_run)
 
     def _persist(self, round_number: int, number: int) -> None:
         tensors = over("buffer.", self.buffer.state_dict()) | over("method.", self.trainer.method.local_state())
         meta = {"run": self.identity.run, "round": round_number, "cursor": self.stream.cursor}
-        self.store.save(Generation(number, tensors, meta))
+        self.store.save(Generation(number, tensors, meta), PARTS)

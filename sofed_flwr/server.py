@@ -1,12 +1,14 @@
 """The server's half of Algorithm 1, without the transport: aggregate a round, evaluate, commit.
 
 A round is committed when its checkpoint is on disk; until then nothing of it counts, so a killed server starts again
-from the round before. Whoever calls `close_round` for a committed round changes nothing.
+from the round before. Whoever calls `close_round` for a committed round changes nothing. A disk that is full or
+read-only does not end a run that may have days behind it: rounds go on in memory, and the next commit covers them all.
 """
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -65,6 +67,7 @@ class Server:
         self.committed = committed.round if committed else -1
         self.aggregator.load_state_dict(committed.aggregator if committed else {})
         self._failed_in_a_row = 0
+        self._warned_of_disk = -1
         self._round_began = perf_counter()
 
     def aggregate(self, round_number: int, updates: Sequence[Update], failures: Mapping[int, str]) -> dict[str, float]:
@@ -94,8 +97,9 @@ class Server:
             self.method.load(self.shared)
             values = self.suite.run(self.method, self.method.features, self.split)
         self._record(round_number, values)
-        self.directory.commit(Checkpoint(self.run, round_number, self.shared, self.aggregator.state_dict()))
-        self.committed = round_number
+        with self._despite_the_disk(round_number):
+            self.directory.commit(Checkpoint(self.run, round_number, self.shared, self.aggregator.state_dict()))
+            self.committed = round_number
         now = perf_counter()
         self._record(round_number, {"seconds": now - self._round_began})
         self._round_began = now
@@ -112,8 +116,19 @@ class Server:
         self, round_number: int, values: Mapping[str, float], device: int | None = None, reason: str | None = None
     ) -> None:
         """Into the diary, and to whoever follows it; a tracker has no place for reasons."""
-        self.directory.log.write(round_number, values, device, reason)
-        self.tracker.write(round_number, values, device)
+        with self._despite_the_disk(round_number):
+            self.directory.log.write(round_number, values, device, reason)
+            self.tracker.write(round_number, values, device)
+
+    @contextmanager
+    def _despite_the_disk(self, round_number: int) -> Iterator[None]:
+        """What cannot be written is a warning, one per round; `committed` says what is on disk."""
+        try:
+            yield
+        except OSError as error:
+            if self._warned_of_disk != round_number:
+                log.warning("round %d cannot be saved (%s); going on from memory", round_number, error)
+            self._warned_of_disk = round_number
 
     def _fail(self, round_number: int, accepted: int, reasons: Mapping[int, str]) -> None:
         self._failed_in_a_row += 1

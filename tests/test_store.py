@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from sofed_flwr.store import DamagedFileError, Generation, Store, read_file, write_file
+from sofed_flwr.store import Generation, Store, read_file, write_file
+from sofed_flwr.tensor_file import DamagedFileError
 
 
 def generation(number: int) -> Generation:

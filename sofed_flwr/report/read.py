@@ -15,7 +15,7 @@ import yaml
 
 from sofed_flwr.component import ConfigError
 from sofed_flwr.runlog import Row, read_rows
-from sofed_flwr.store import DamagedFileError
+from sofed_flwr.tensor_file import DamagedFileError
 
 Curve = tuple[list[float], list[float]]
 """x and y; of a run's values: rounds and what was logged in them."""
