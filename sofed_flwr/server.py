@@ -6,7 +6,7 @@ from the round before. Whoever calls `close_round` for a committed round changes
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -40,7 +40,7 @@ class Limits:
 
 
 class Server:
-    """Holds the global model between rounds."""
+    """Holds the global model between rounds; `split` opens the dataset, once there is something to evaluate."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Server:
         method: Method,
         aggregator: Aggregator,
         suite: Suite,
-        split: Split,
+        split: Callable[[], Split],
         limits: Limits,
         rounds: int,
     ) -> None:
@@ -91,7 +91,7 @@ class Server:
         values = {}
         if self.suite.due(round_number, self.rounds):
             self.method.load(self.shared)
-            values = self.suite.run(self.method, self.method.features, self.split)
+            values = self.suite.run(self.method, self.method.features, self.split())
         self._record(round_number, values)
         self.directory.commit(Checkpoint(self.run, round_number, self.shared, self.aggregator.state_dict()))
         self.committed = round_number
