@@ -2,6 +2,7 @@
 
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import torch
 
@@ -15,32 +16,45 @@ from sofed_flwr.datasets.cache import open_split
 from sofed_flwr.datasets.ordering import stc_order
 from sofed_flwr.datasets.subset import Subset
 from sofed_flwr.device import Device, Identity
+from sofed_flwr.evaluation.suite import Suite
 from sofed_flwr.methods.base import Method
+from sofed_flwr.node import Node
 from sofed_flwr.run_config import Part, RunConfig
 from sofed_flwr.run_directory import RunDirectory
 from sofed_flwr.score_trace import ScoreTrace
 from sofed_flwr.server import Limits, Server
+from sofed_flwr.sources.base import Source
 from sofed_flwr.sources.dataset import DatasetSource
+from sofed_flwr.sources.folder import FolderSource
+from sofed_flwr.store import Store
 from sofed_flwr.stream import Stream
 from sofed_flwr.tracking.base import Tracker
 from sofed_flwr.trainer import Trainer, Watcher
 
+SIMULATED_NODE = Node()
+
 
 def check(config: RunConfig) -> None:
-    """Build everything once, so that whatever cannot work says so before anything starts."""
+    """Build everything once, so that whatever cannot work in a simulation says so before anything starts."""
+    check_server(config)
+    build_streams(config, build_dataset(config).train.groups)
+
+
+def check_server(config: RunConfig) -> None:
+    """The same without the streams: a fleet's devices may have images of their own."""
     if config.resume is None and RunDirectory(config.directory).config.exists():
         raise ConfigError(f"out={config.out}: holds a run already; continue it with resume=DIR or choose another out")
     most = build_method(config).most_clients
     if most is not None and config.clients > most:
         raise ConfigError(f"clients={config.clients}: method={config.choices['method']} is made for {most}")
-    for group in ("policy", "evaluation"):
-        build(getattr(config, group), group)
+    build(config.policy, "policy")
     if config.trace is not None and "weak_view" not in config.policy:
         raise ConfigError(f"trace: policy={config.choices['policy']} has no scores to watch; use policy=importance")
     build_tracker(config, committed=-1)
     torch_device(config)
     check_replies(config)
-    build_streams(config, build_dataset(config).train.groups)
+    if build_suite(config).due(0, config.rounds):
+        build_dataset(config)
 
 
 def check_replies(config: RunConfig) -> None:
@@ -107,31 +121,48 @@ def build_streams(config: RunConfig, groups: Labels) -> list[Indices]:
     return [share[stc_order(groups[share], config.stream.stc, order)] for share in shares]
 
 
-def build_device(config: RunConfig, run: str, device: int) -> Device:
-    """A participant; its state is read from disk when its round begins."""
-    torch.set_num_threads(config.device.threads)
+def build_source(config: RunConfig, device: int, node: Node) -> Source:
+    """A device's own images where it has any; then no dataset is opened, which it would have to download first."""
+    if spool := node.spool():
+        return FolderSource(spool, config.stream.image_size)
     train = build_dataset(config).train
-    source = DatasetSource(train.images, build_streams(config, train.groups)[device])
+    streams = build_streams(config, train.groups)
+    if device >= len(streams):
+        raise ConfigError(f"node config device-id={device}: expected less than clients={config.clients}")
+    return DatasetSource(train.images, streams[device])
+
+
+def build_device(config: RunConfig, run: str, device: int, node: Node = SIMULATED_NODE) -> Device:
+    """A participant; its state is read from disk when its round begins."""
+    torch.set_num_threads(node.threads or config.device.threads)
+    home = node.home(device, RunDirectory(config.directory).device_home(device))
     optimizer = config.optimizer
     return Device(
         Identity(device, run, config.seed),
-        Stream(source),
+        Stream(build_source(config, device, node)),
         Buffer(config.buffer),
         Trainer(build_method(config), build(config.policy, "policy"), optimizer.momentum, optimizer.weight_decay),
-        RunDirectory(config.directory).device_store(device),
+        Store(home),
         config.stream.segments,
         partial(optimizer.learning_rate, rounds=config.rounds),
-        _watchers(config, device),
+        _watchers(config, device, home),
     )
 
 
-def _watchers(config: RunConfig, device: int) -> dict[int, Watcher]:
+def _watchers(config: RunConfig, device: int, home: Path) -> dict[int, Watcher]:
+    """Scores never leave the device: their trace lies beside its state."""
     trace = config.trace
     if trace is None or trace.device != device:
         return {}
-    file = RunDirectory(config.directory).score_trace(device, trace.round)
+    file = home / f"scores_round_{trace.round}.json"
     facts = {"device": device, "round": trace.round, "interval": config.policy["lazy_interval"]}
     return {trace.round: ScoreTrace(file, facts, config.policy["weak_view"], trace.iterations)}
+
+
+def build_suite(config: RunConfig) -> Suite:
+    """The second stage."""
+    suite: Suite = build(config.evaluation, "evaluation")
+    return suite
 
 
 def build_tracker(config: RunConfig, committed: int) -> Tracker:
@@ -142,7 +173,7 @@ def build_tracker(config: RunConfig, committed: int) -> Tracker:
 
 def build_server(config: RunConfig) -> Server:
     """The other participant."""
-    check(config)
+    check_server(config)
     torch.set_num_threads(1)
     directory = RunDirectory(config.directory)
     committed = directory.begin(config.to_yaml())
@@ -153,8 +184,8 @@ def build_server(config: RunConfig) -> Server:
         build_tracker(config, committed.round if committed else -1),
         build_method(config),
         build(config.strategy, "strategy"),
-        build(config.evaluation, "evaluation"),
-        build_dataset(config),
+        build_suite(config),
+        partial(build_dataset, config),
         Limits(federation.quorum, federation.patience, federation.norm_limit),
         config.rounds,
     )

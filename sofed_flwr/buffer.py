@@ -3,10 +3,14 @@
 It moves pixels and counts ages; which images stay is a policy's decision (`policies/`).
 """
 
+import logging
+
 import torch
 from torch import Tensor
 
 from sofed_flwr.contracts import Pool, Selection, State
+
+log = logging.getLogger(__name__)
 
 
 class Buffer:
@@ -25,13 +29,18 @@ class Buffer:
         """B ∪ X for one iteration: entries that stayed are one iteration older, new ones have age 0 and no score."""
         new = len(segment)
         if len(self) and self.images.shape[1:] != segment.shape[1:]:
-            held, given = tuple(self.images.shape[1:]), tuple(segment.shape[1:])
-            raise ValueError(f"the buffer holds images of shape {held}, the stream gives {given}")
+            self._forget(tuple(segment.shape[1:]))
         return Pool(
             images=torch.cat([self.images, segment]) if len(self) else segment,
             scores=torch.cat([self.scores, torch.full((new,), torch.nan)]),
             ages=torch.cat([self.ages + 1, torch.zeros(new, dtype=torch.int64)]),
         )
+
+    def _forget(self, shape: tuple[int, ...]) -> None:
+        """A device keeps its images from run to run, but the next run may want another size."""
+        held = tuple(self.images.shape[1:])
+        log.warning("the buffer's images of shape %s make way: the stream gives images of shape %s", held, shape)
+        self.load_state_dict(Buffer(self.capacity).state_dict())
 
     def keep(self, pool: Pool, selection: Selection) -> None:
         """Become what the policy selected from the pool."""

@@ -20,7 +20,7 @@ from sofed_flwr.prefixes import over, under
 from sofed_flwr.store import Generation, Store
 from sofed_flwr.stream import Stream
 from sofed_flwr.tensor_file import Parts
-from sofed_flwr.trainer import Plan, Trainer, Watcher
+from sofed_flwr.trainer import FEWEST_IMAGES, Plan, Trainer, Watcher
 
 PARTS = Parts(rows="buffer.", spare="method.")
 """What a device can lose: single images, each with score and age, and the target, which the global model replaces."""
@@ -38,7 +38,7 @@ class Identity:
 
 
 class Device:
-    """Owns a stream, a buffer and a store; `segments` per round, None for one pass over the stream.
+    """Owns a stream, a buffer and a store; `segments` per round, None for one pass over what the stream has then.
 
     `learning_rate` depends on the round's number; `watchers` are for single rounds.
     """
@@ -59,7 +59,7 @@ class Device:
         self.buffer = buffer
         self.trainer = trainer
         self.store = store
-        self.segments = segments or max(1, len(stream) // buffer.capacity)
+        self.segments = segments
         self.learning_rate = learning_rate
         self.watchers = watchers
 
@@ -69,7 +69,8 @@ class Device:
         self._restore(held, shared)
         draw = partial(rng.generator, self.identity.seed, self.identity.device, round_number)
         watcher = self.watchers.get(round_number)
-        plan = Plan(self.segments, self.learning_rate(round_number), draw("select"), draw("views"), watcher)
+        segments = self.segments or max(1, self.stream.waiting() // self.buffer.capacity)
+        plan = Plan(segments, self.learning_rate(round_number), draw("select"), draw("views"), watcher)
         metrics = self.trainer.train(self.stream, self.buffer, plan)
         try:
             if watcher:
@@ -78,6 +79,8 @@ class Device:
         except OSError as error:
             log.warning("round %d is not saved (%s); the next one starts from the state before it", round_number, error)
             metrics["unsaved"] = 1
+        if not metrics["steps"]:
+            raise ValueError(f"the source has given {len(self.buffer)} images so far, training needs {FEWEST_IMAGES}")
         return Update(self.identity.device, round_number, self.trainer.method.shared_state(), metrics)
 
     def _generation_before(self, round_number: int) -> Generation | None:

@@ -45,10 +45,11 @@ class Optimizer(Section):
 
 
 class Stream(Section):
-    """Temporal correlation, and segments per round (None: one pass)."""
+    """Temporal correlation, segments per round (None: one pass), and the size of a real device's images."""
 
     stc: PositiveInt
     segments: PositiveInt | None
+    image_size: Annotated[int, Field(ge=8)] = 32
 
 
 class Federation(Section):

@@ -58,13 +58,9 @@ class RunDirectory:
         tensors = checkpoint.shared | over(MEMORY, checkpoint.aggregator)
         self._checkpoints.save(Generation(checkpoint.round, tensors, {"run": checkpoint.run}))
 
-    def device_store(self, device: int) -> Store:
+    def device_home(self, device: int) -> Path:
         """Where a simulated device keeps its state."""
-        return Store(self.path / "devices" / str(device))
-
-    def score_trace(self, device: int, round_number: int) -> Path:
-        """What one device's scores did in one round; beside its state, since it never leaves the device."""
-        return self.path / "devices" / str(device) / f"scores_round_{round_number}.json"
+        return self.path / "devices" / str(device)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The last thing a run writes: a directory without it holds an unfinished run."""

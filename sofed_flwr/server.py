@@ -7,7 +7,7 @@ read-only does not end a run that may have days behind it: rounds go on in memor
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
@@ -39,7 +39,7 @@ class Limits:
 
 
 class Server:
-    """Holds the global model between rounds."""
+    """Holds the global model between rounds; `split` opens the dataset, once there is something to evaluate."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Server:
         method: Method,
         aggregator: Aggregator,
         suite: Suite,
-        split: Split,
+        split: Callable[[], Split],
         limits: Limits,
         rounds: int,
     ) -> None:
@@ -95,7 +95,7 @@ class Server:
         values = {}
         if self.suite.due(round_number, self.rounds):
             self.method.load(self.shared)
-            values = self.suite.run(self.method, self.method.features, self.split)
+            values = self.suite.run(self.method, self.method.features, self.split())
         self._record(round_number, values)
         with self._despite_the_disk(round_number):
             self.directory.commit(Checkpoint(self.run, round_number, self.shared, self.aggregator.state_dict()))

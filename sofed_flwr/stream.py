@@ -1,32 +1,24 @@
 """The stream X_k: a cursor over a source, handing out segment after segment.
 
-A finite source starts over at its end, so that a simulated device sees its images once per pass, in the same order; the
-cursor runs on across rounds and restarts, so no image is skipped or seen twice within a pass.
+The cursor runs on across rounds and restarts, so no image is skipped or seen twice within a pass.
 """
 
-import torch
-from torch import Tensor
-
-from sofed_flwr.sources.base import Source
+from sofed_flwr.sources.base import Cursor, Portion, Source
 
 
 class Stream:
-    """The next image has number `cursor`, counted from the device's first."""
+    """Remembers where reading goes on."""
 
-    def __init__(self, source: Source, cursor: int = 0) -> None:
+    def __init__(self, source: Source, cursor: Cursor = None) -> None:
         self._source = source
         self.cursor = cursor
 
-    def __len__(self) -> int:
-        return len(self._source)
+    def waiting(self) -> int:
+        """How many images one pass from here has."""
+        return self._source.waiting(self.cursor)
 
-    def next(self, count: int) -> Tensor:
-        """The next `count` images (count, 3, H, W), over the end of the source if need be."""
-        parts = []
-        while count > 0:
-            start = self.cursor % len(self)
-            part = self._source.read(start, min(count, len(self) - start))
-            parts.append(part)
-            self.cursor += len(part)
-            count -= len(part)
-        return torch.cat(parts)
+    def next(self, count: int) -> Portion:
+        """The next `count` images, or as many as there are."""
+        portion = self._source.read(self.cursor, count)
+        self.cursor = portion.cursor
+        return portion

@@ -4,8 +4,9 @@ Segment, buffer and batch have the same size N. The optimizer lives for one roun
 that the next global model replaces.
 """
 
+import logging
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +20,13 @@ from sofed_flwr.buffer import Buffer
 from sofed_flwr.contracts import Pool, Selection
 from sofed_flwr.methods.base import Method
 from sofed_flwr.policies.base import Policy, Scorer
+from sofed_flwr.sources.base import Portion
 from sofed_flwr.stream import Stream
+
+FEWEST_IMAGES = 2
+"""BatchNorm has no variance of a single image."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -34,6 +41,17 @@ class Counts:
         start = perf_counter()
         yield
         self.sums[name] += perf_counter() - start
+
+    def read(self, portion: Portion, wanted: int) -> None:
+        """Count what was wrong with a segment; the names of what never happens do not appear."""
+        faults = {
+            "starved": int(len(portion.images) < wanted),
+            "unreadable": portion.unreadable,
+            "rejected": portion.rejected,
+        }
+        for name, count in faults.items():
+            if count:
+                self.sums[name] += count
 
     def selected(self, held: int, new: int, selection: Selection) -> None:
         """Count one selection: the pool was `held` buffer entries, then `new` ones."""
@@ -74,21 +92,29 @@ class Trainer:
         self._sgd = partial(torch.optim.SGD, momentum=momentum, weight_decay=weight_decay)
 
     def train(self, stream: Stream, buffer: Buffer, plan: Plan) -> dict[str, float]:
-        """Consume the plan's segments of the stream; returns the round's counts and the mean loss."""
+        """Consume the plan's segments of the stream; returns the round's counts and, after any step, the mean loss.
+
+        A segment may be short, or empty while the source has nothing new: then the buffer alone is trained on.
+        """
         counts = Counts()
         trainable = [parameter for parameter in self.method.parameters() if parameter.requires_grad]
         optimizer = self._sgd(trainable, lr=plan.lr)
         self.method.train()
         losses = []
         for _ in range(plan.segments):
-            segment = stream.next(buffer.capacity)
-            with counts.timed("seconds_scoring"):
-                pool, selection = self._update_buffer(buffer, segment, plan.selecting, counts)
-            if plan.watcher:
-                plan.watcher.selected(pool, selection, self.method)
-            with counts.timed("seconds_training"):
-                losses.append(self._step(optimizer, buffer.images, plan.viewing))
-        return {"loss": sum(losses) / plan.segments, "steps": plan.segments, **counts.sums}
+            portion = stream.next(buffer.capacity)
+            counts.read(portion, wanted=buffer.capacity)
+            if len(portion.images):
+                with counts.timed("seconds_scoring"):
+                    pool, selection = self._update_buffer(buffer, portion.images, plan.selecting, counts)
+                if plan.watcher:
+                    plan.watcher.selected(pool, selection, self.method)
+            if len(buffer) >= FEWEST_IMAGES:
+                with counts.timed("seconds_training"):
+                    losses.append(self._step(optimizer, buffer.images, plan.viewing))
+        _warn(counts.sums, plan.segments)
+        mean = {"loss": sum(losses) / len(losses)} if losses else {}
+        return {**mean, "steps": len(losses), **counts.sums}
 
     def _update_buffer(
         self, buffer: Buffer, segment: Tensor, selecting: torch.Generator, counts: Counts
@@ -109,3 +135,14 @@ class Trainer:
         optimizer.step()
         self.method.after_step()
         return loss
+
+
+def _warn(sums: Mapping[str, float], segments: int) -> None:
+    """One line per round about the source; numbers only, since a file's name may say what is on it."""
+    starved, unreadable, rejected = (int(sums.get(name, 0)) for name in ("starved", "unreadable", "rejected"))
+    if starved or unreadable or rejected:
+        log.warning(
+            "%d of %d segments had fewer new images than wanted and were filled up from the buffer; "
+            "left out: %d unreadable images, %d blank or repeated ones",
+            *(starved, segments, unreadable, rejected),
+        )

@@ -44,25 +44,27 @@ def test_a_buffer_comes_back_and_a_smaller_one_keeps_the_youngest() -> None:
     assert smaller.images[:, 0, 0, 0].tolist() == [1, 3]
 
 
-def test_images_of_another_shape_are_refused() -> None:
+def test_images_of_another_size_make_way(caplog: pytest.LogCaptureFixture) -> None:
     buffer = Buffer(2)
     buffer.keep(buffer.pool(segment(1, 2)), Selection(torch.tensor([0, 1]), torch.zeros(2)))
-    with pytest.raises(ValueError, match=r"holds images of shape \(3, 2, 2\), the stream gives \(3, 4, 4\)"):
-        buffer.pool(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))
+    pool = buffer.pool(torch.zeros(1, 3, 4, 4, dtype=torch.uint8))
+    assert (pool.images.shape, pool.ages.tolist()) == ((1, 3, 4, 4), [0])
+    assert "images of shape (3, 2, 2) make way: the stream gives images of shape (3, 4, 4)" in caplog.text
 
 
 def test_a_stream_shows_each_image_once_per_pass_over_any_restarts() -> None:
     images = np.arange(10, dtype=np.uint8).reshape(-1, 1, 1, 1).repeat(3, 1)
     order = np.random.default_rng(0).permutation(10)
     seen: list[int] = []
-    cursor = 0
+    cursor = None
     for _ in range(5):
         stream = Stream(DatasetSource(images, order), cursor)
-        seen += stream.next(4)[:, 0, 0, 0].tolist()
+        seen += stream.next(4).images[:, 0, 0, 0].tolist()
         cursor = stream.cursor
     assert seen == [*order, *order]
 
 
 def test_one_segment_may_be_longer_than_the_source() -> None:
     images = np.arange(3, dtype=np.uint8).reshape(-1, 1, 1, 1).repeat(3, 1)
-    assert Stream(DatasetSource(images, np.arange(3))).next(7)[:, 0, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    read = Stream(DatasetSource(images, np.arange(3))).next(7).images
+    assert read[:, 0, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]

@@ -32,7 +32,7 @@ WRONG = {
     "device.threads=0": "device.threads=0: input should be greater than or equal to 1",
     "policy=lru": "policy=lru: there is no such policy; choose one of fifo, importance, kcenter",
     "polcy=fifo": "polcy=fifo: there is no such key; the top level has buffer, clients",
-    "policy.lazy=4": "policy.lazy=4: there is no such key; policy has lazy_interval, on_global, weak_view",
+    "policy.lazy=4": "policy.lazy=4: there is no such key; policy has lazy_interval, max_age, on_global, weak_view",
     "+policy.extra=4": "policy.extra=4: there is no such key",
     "+extra=4": "extra=4: there is no such key",
     "policy.lazy_interval.x=4": "policy.lazy_interval.x=4: there is no such key; policy has lazy_interval",

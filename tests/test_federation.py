@@ -219,7 +219,7 @@ def test_the_summary_and_the_encoder_are_what_people_take_away(smoke: Smoke) -> 
     assert 0 <= summary["discard_ratio"] <= 1
     assert 0 < summary["rescoring_ratio"] <= 1
 
-    images = torch.tensor(server.split.test.images[:5])
+    images = torch.tensor(server.split().test.images[:5])
     server.method.load(server.shared)
     torch.testing.assert_close(load_encoder(server.directory.encoder).features(images), server.method.features(images))
 

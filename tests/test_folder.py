@@ -16,7 +16,8 @@ from sofed_flwr.component import ConfigError, build
 from sofed_flwr.config import compose
 from sofed_flwr.contracts import LabeledImages
 from sofed_flwr.datasets.cache import open_split
-from sofed_flwr.datasets.folder import Folder, decode
+from sofed_flwr.datasets.folder import Folder
+from sofed_flwr.decoding import decode
 from sofed_flwr.display import result_table
 from tests.conftest import federate
 
@@ -81,13 +82,19 @@ def test_an_image_is_turned_upright_scaled_and_cut_in_the_middle(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("mode", "suffix"), [("L", "png"), ("P", "gif"), ("RGBA", "webp"), ("CMYK", "jpg"), ("1", "bmp")]
+    ("mode", "suffix"), [("L", "png"), ("P", "gif"), ("RGBA", "webp"), ("YCbCr", "jpg"), ("1", "bmp")]
 )
 def test_every_kind_of_picture_becomes_rgb(mode: str, suffix: str, tmp_path: Path) -> None:
     Image.new("RGB", (300, 200), "white").convert(mode).save(tmp_path / f"image.{suffix}")
     image = decode(tmp_path / f"image.{suffix}", 16)
     assert (image.shape, image.dtype) == ((3, 16, 16), np.uint8)
     assert image.min() >= 254
+
+
+def test_of_a_phones_several_pictures_in_one_file_the_photo_is_taken(tmp_path: Path) -> None:
+    photo, depth = Image.new("RGB", (40, 30), "white"), Image.new("RGB", (40, 30), "black")
+    photo.save(tmp_path / "photo.jpg", format="MPO", save_all=True, append_images=[depth])
+    assert decode(tmp_path / "photo.jpg", 16).min() >= 254
 
 
 def write_text(path: Path) -> None:
@@ -107,7 +114,15 @@ def write_bomb(path: Path) -> None:
     save_image(path, size=(101, 100))
 
 
-@pytest.mark.parametrize("write", [write_text, write_half, write_deep, write_bomb])
+def write_cmyk(path: Path) -> None:
+    Image.new("CMYK", (40, 30)).save(path, format="JPEG")
+
+
+def write_moving(path: Path) -> None:
+    save_image(path, format="GIF", save_all=True, append_images=[Image.new("RGB", (40, 30), "white")])
+
+
+@pytest.mark.parametrize("write", [write_text, write_half, write_deep, write_bomb, write_cmyk, write_moving])
 def test_an_unreadable_file_is_left_out_and_counted(
     write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -58,11 +58,11 @@ def test_watching_changes_nothing_and_stays_with_the_device(smoke: Callable[...,
     plain = federate(smoke(out="plain"))
     watched = federate(smoke("trace={device:1,round:2,iterations:2}", out="watched"))
     assert same(plain.shared, watched.shared)
-    file = watched.directory.score_trace(1, 2)
+    file = watched.directory.device_home(1) / "scores_round_2.json"
     content = json.loads(file.read_text())
     assert (content["device"], content["round"], content["interval"]) == (1, 2, None)
     assert content["seen"] == [16, 32]
-    assert not watched.directory.score_trace(0, 2).exists()
+    assert not (watched.directory.device_home(0) / "scores_round_2.json").exists()
 
 
 def test_a_policy_without_scores_cannot_be_watched(smoke: Callable[..., RunConfig]) -> None:

@@ -7,22 +7,18 @@ evaluation leaves out what needs labels.
 import hashlib
 import logging
 import os
-import warnings
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-from PIL import Image, ImageOps
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from sofed_flwr.contracts import LabeledImages, Pixels, Split
+from sofed_flwr.contracts import LabeledImages, Split
+from sofed_flwr.decoding import decode, has_image_name
 from sofed_flwr.rng import numpy_generator
 
 log = logging.getLogger(__name__)
-
-FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""The only decoders files are given to: PIL has others that start programs."""
 
 LAYOUTS = "expected are train/CLASS/ and test/CLASS/, or CLASS/, or images without any folders"
 UNLABELED = ""
@@ -123,19 +119,6 @@ class Folder:
         return LabeledImages(images[: len(labels)], np.array(labels, np.int64))
 
 
-def decode(file: Path, size: int) -> Pixels:
-    """The middle square of an upright image, (3, size, size)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(file, formats=FORMATS) as image:
-            if image.mode[0] in "IF":
-                raise ValueError(f"pixels of mode {image.mode} are deeper than 8 bits")
-            image.draft("RGB", (2 * size, 2 * size))  # lets a large JPEG be decoded at a fraction of its size
-            upright = ImageOps.exif_transpose(image).convert("RGB")
-    square = ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC)
-    return np.asarray(square).transpose(2, 0, 1)
-
-
 def _listing(folder: Path | File) -> list[File]:
     """What a folder holds, hidden things aside."""
     with os.scandir(folder) as entries:
@@ -143,4 +126,4 @@ def _listing(folder: Path | File) -> list[File]:
 
 
 def _is_image(entry: File) -> bool:
-    return Image.registered_extensions().get(Path(entry.name).suffix.lower()) in FORMATS and entry.is_file()
+    return has_image_name(entry.name) and entry.is_file()

@@ -1,0 +1,14 @@
+"""No evaluation: a fleet whose server has no images, labeled or not."""
+
+from sofed_flwr.evaluation.suite import Suite
+
+
+class NoEvaluation(Suite):
+    """Nothing is ever due, so the dataset is never opened."""
+
+    def __init__(self) -> None:
+        super().__init__(every=1)
+
+    def due(self, round_number: int, last: int) -> bool:
+        """Never."""
+        return False
