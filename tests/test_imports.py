@@ -115,7 +115,7 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
             "flwr",
             {
                 *("flower", "strategy", "client_app", "server_app"),
-                *("flower_strategy", "robust", "server_optimizers"),
+                *("flower_strategy", "robust", "server_optimizers", "differential_privacy"),
             },
         ),
         ("kornia", {"views"}),
@@ -127,6 +127,7 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
         ("psutil", {"launcher"}),
         ("torch.utils.tensorboard", {"tensorboard"}),
         ("matplotlib", {"charts"}),
+        ("dp_accounting", {"differential_privacy"}),
     ],
 )
 def test_a_library_has_one_home(library: str, owners: set[str]) -> None:
