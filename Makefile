@@ -4,13 +4,16 @@ BIN := .venv/bin
 PINS := $(shell sed -n '/^requires-python/,/^\[project.scripts/p' pyproject.toml | cat - constraints.txt | cksum | cut -d' ' -f1)
 READY := .venv/pins-$(PINS)
 
-.PHONY: run test lint
+.PHONY: run test soak lint
 run: $(READY)  ## the main job: a federated simulation on the embedded dataset; ARGS="policy=fifo rounds=5"
 	$(BIN)/sofed run $(ARGS)
 
 test: lint  ## everything CI checks
-	$(BIN)/python -m pytest -m "not flower" -n 2 $(ARGS) || test $$? -eq 5  # 5: ARGS selects none of these
-	$(BIN)/python -m pytest -m flower $(ARGS) || test $$? -eq 5
+	$(BIN)/python -m pytest -m "not flower and not soak" -n 2 $(ARGS) || test $$? -eq 5  # 5: ARGS selects none of these
+	$(BIN)/python -m pytest -m "flower and not soak" $(ARGS) || test $$? -eq 5
+
+soak: $(READY)  ## what takes too long for every commit
+	$(BIN)/python -m pytest -m soak $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -21,5 +24,5 @@ $(READY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
 	@echo "building .venv: about two minutes, once"
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[simulation,report,tracking,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[simulation,report,tracking,dp,dev]'
 	@touch $@

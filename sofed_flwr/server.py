@@ -6,6 +6,7 @@ read-only does not end a run that may have days behind it: rounds go on in memor
 """
 
 import logging
+import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,7 @@ class Server:
         self.split = split
         self.limits = limits
         self.quorum = max(limits.quorum, aggregator.fewest)
+        self.norm_limit = math.inf if aggregator.bounded else limits.norm_limit
         self.rounds = rounds
         self.run = committed.run if committed else uuid.uuid4().hex
         self.shared = committed.shared if committed else method.shared_state()
@@ -72,7 +74,7 @@ class Server:
 
     def aggregate(self, round_number: int, updates: Sequence[Update], failures: Mapping[int, str]) -> dict[str, float]:
         """W ← the aggregate of the replies that pass the gate; with too few of them W stays as it is."""
-        accepted, dropped = pass_gate(updates, self.shared, round_number, self.limits.norm_limit)
+        accepted, dropped = pass_gate(updates, self.shared, round_number, self.norm_limit)
         reasons = dict(failures) | dropped
         for device, reason in sorted(reasons.items()):
             log.warning("round %d: device %d dropped: %s", round_number, device, reason)
@@ -82,6 +84,7 @@ class Server:
             return {}
         self._failed_in_a_row = 0
         self.shared = self.aggregator.aggregate(accepted, self.shared)
+        self._record(round_number, self.aggregator.report())
         return self._log_updates(round_number, accepted)
 
     def note_late(self, round_number: int, device: int) -> None:
@@ -89,9 +92,16 @@ class Server:
         self._record(round_number, {"late": 1}, device)
 
     def close_round(self, round_number: int) -> dict[str, float]:
-        """Evaluate if it is time, log, commit."""
-        if round_number <= self.committed:
-            return {}
+        """Evaluate if it is time, log, commit; then stop where the aggregator will have no further round."""
+        values = self._commit(round_number) if round_number > self.committed else {}
+        reason = self.aggregator.exhausted() if round_number < self.rounds else None
+        if reason is not None:
+            keep = f"resume with rounds={self.committed} to keep the encoder"
+            remedy = keep if self.committed > 0 else "no round was made"
+            raise RunStoppedError(f"stopped after round {round_number}: {reason}; {remedy}")
+        return values
+
+    def _commit(self, round_number: int) -> dict[str, float]:
         values = {}
         if self.suite.due(round_number, self.rounds):
             self.method.load(self.shared)
@@ -145,7 +155,7 @@ class Server:
         names = sorted({name for update in accepted for name in update.metrics})
         sums = {name: sum(update.metrics.get(name, 0.0) for update in accepted) for name in names}
         means = {name: sums[name] / len(accepted) for name in ("loss", "bytes_up") if name in sums}
-        shares = {name: sums[part] / sums[whole] for name, (part, whole) in RATIOS.items() if sums.get(whole)}
+        shares = {n: sums.get(part, 0.0) / sums[whole] for n, (part, whole) in RATIOS.items() if sums.get(whole)}
         times = {name: value for name, value in sums.items() if name.startswith("seconds_")}
         values = means | shares | times | {"replies": len(accepted)}
         self._record(round_number, values)

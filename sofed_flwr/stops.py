@@ -2,7 +2,7 @@
 
 
 class RunStoppedError(RuntimeError):
-    """Round after round failed; the message says how."""
+    """Round after round failed, or no further one may be had; the message says why."""
 
 
 class TooFewDevicesError(RuntimeError):

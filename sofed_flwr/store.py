@@ -40,7 +40,7 @@ class Store:
         self.directory = directory
 
     def save(self, generation: Generation, parts: Parts = ALL_OR_NOTHING) -> None:
-        """Commit a generation, then forget all but it and the one before it; an `OSError` leaves things as they were."""
+        """Commit a generation, then forget all but it and its parent; an `OSError` leaves things as they were."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for stray in self.directory.glob("*.tmp"):
             stray.unlink(missing_ok=True)

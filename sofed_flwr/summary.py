@@ -8,6 +8,9 @@ from sofed_flwr.runlog import Row
 RATIOS = {"discard_ratio": ("discarded", "seen"), "rescoring_ratio": ("rescored", "held")}
 """Shares of sums over devices: new images not kept (paper, Fig. 6), buffer entries rescored (paper, Table 6)."""
 
+BUDGET = ("epsilon", "delta")
+"""Privacy spent, with a strategy that spends it."""
+
 
 def summarise(rows: Sequence[Row], facts: Mapping[str, Any]) -> dict[str, Any]:
     """`facts` (method, policy, ...), then the last and the untrained evaluation, then what the devices counted."""
@@ -24,6 +27,7 @@ def summarise(rows: Sequence[Row], facts: Mapping[str, Any]) -> dict[str, Any]:
         **{name: _ratio(of_devices, part, whole) for name, (part, whole) in RATIOS.items()},
         "loss": last.get("loss"),
         "feature_std": last.get("feature_std"),
+        **{name: last[name] for name in BUDGET if name in last},
     }
 
 

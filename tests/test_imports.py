@@ -140,7 +140,7 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
             "flwr",
             {
                 *("flower", "node_directory", "exchange", "strategy", "client_app", "server_app"),
-                *("flower_strategy", "robust", "server_optimizers"),
+                *("flower_strategy", "robust", "server_optimizers", "differential_privacy"),
             },
         ),
         ("kornia", {"views"}),
@@ -153,6 +153,7 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
         ("psutil", {"launcher"}),
         ("torch.utils.tensorboard", {"tensorboard"}),
         ("matplotlib", {"charts"}),
+        ("dp_accounting", {"differential_privacy"}),
     ],
 )
 def test_a_library_has_one_home(library: str, owners: set[str]) -> None:

@@ -1,12 +1,14 @@
 """What an aggregator is: accepted updates of one round -> the next global model. And the plain mean, which all need."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from sofed_flwr.contracts import State, Update
+
+STATISTICS = ("running_mean", "running_var")
 
 
 class Aggregator(Protocol):
@@ -19,8 +21,22 @@ class Aggregator(Protocol):
     def fewest(self) -> int:
         """Updates without which it cannot keep its promise: a round with fewer leaves the model as it is."""
 
+    @property
+    def bounded(self) -> bool:
+        """Whether an update, however long, can change little; the gate then compares no lengths.
+
+        A gate that did would take away the very device that a robust strategy counts among its liars, and would let
+        one device decide who else is dropped, which differential privacy has no room for.
+        """
+
     def aggregate(self, updates: Sequence[Update], current: State) -> State:
         """Combine; names, shapes and dtypes of the result are those of `current`."""
+
+    def report(self) -> Mapping[str, float]:
+        """Numbers for the diary after a round that counted."""
+
+    def exhausted(self) -> str | None:
+        """Why it will aggregate no further round, or None."""
 
     def state_dict(self) -> State:
         """What it remembers."""
@@ -29,13 +45,30 @@ class Aggregator(Protocol):
         """Remember that; nothing (an older checkpoint) is a first start."""
 
 
-class Stateless:
-    """Base of the aggregators that remember nothing; one update is enough unless they say otherwise."""
+class Unlimited:
+    """What most aggregators answer: any number of updates of any length, for ever, and nothing to report."""
 
     @property
     def fewest(self) -> int:
         """Any number will do."""
         return 1
+
+    @property
+    def bounded(self) -> bool:
+        """No: the gate looks at lengths."""
+        return False
+
+    def report(self) -> Mapping[str, float]:
+        """Nothing."""
+        return {}
+
+    def exhausted(self) -> str | None:
+        """Never."""
+        return None
+
+
+class Stateless(Unlimited):
+    """Base of the aggregators that remember nothing."""
 
     def state_dict(self) -> State:
         """Nothing."""
@@ -43,6 +76,11 @@ class Stateless:
 
     def load_state_dict(self, state: State) -> None:
         """Nothing to remember."""
+
+
+def is_parameter(name: str, tensor: Tensor) -> bool:
+    """Trained, as against measured (BatchNorm's running statistics) and counted (integers)."""
+    return tensor.is_floating_point() and not name.endswith(STATISTICS)
 
 
 def mean(updates: Sequence[Update], names: Iterable[str]) -> State:

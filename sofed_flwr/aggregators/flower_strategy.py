@@ -24,14 +24,19 @@ def combine(
     `step` is what Flower calls the server round; it counts from 1. `FedAvg` is the base of all of Flower's strategies.
     """
     strategy.train_metrics_aggr_fn = _devices
-    replies = [_reply(update, names, dtype) for update in updates]
-    with _hushed():
-        arrays, metrics = strategy.aggregate_train(step, replies)
-    assert arrays is not None, f"{type(strategy).__name__} refuses {len(updates)} updates"
-    assert metrics is not None
+    result, metrics = ask(strategy, step, [reply(update, names, dtype) for update in updates])
     devices = metrics["devices"]
     assert isinstance(devices, list)
-    return dict(arrays.to_torch_state_dict()), [update for update in updates if update.device in devices]
+    return result, [update for update in updates if update.device in devices]
+
+
+def ask(strategy: flower.Strategy, step: int, replies: Sequence[Message]) -> tuple[State, MetricRecord]:
+    """What the strategy makes of the replies, tensors and metrics."""
+    with _hushed():
+        arrays, metrics = strategy.aggregate_train(step, replies)
+    assert arrays is not None, f"{type(strategy).__name__} refuses {len(replies)} updates"
+    assert metrics is not None
+    return dict(arrays.to_torch_state_dict()), metrics
 
 
 def _devices(replies: list[RecordDict], _: str) -> MetricRecord:
@@ -39,7 +44,7 @@ def _devices(replies: list[RecordDict], _: str) -> MetricRecord:
     return MetricRecord({"devices": [reply.metric_records["metrics"]["device"] for reply in replies]})  # type: ignore[dict-item]
 
 
-def _reply(update: Update, names: Sequence[str], dtype: torch.dtype) -> Message:
+def reply(update: Update, names: Sequence[str], dtype: torch.dtype) -> Message:
     """A reply that never travelled: outside a running app Flower makes messages from complete metadata only."""
     arrays = ArrayRecord({name: Array(update.shared[name].to(dtype).numpy()) for name in names})
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1, "device": update.device})})

@@ -29,6 +29,11 @@ from sofed_flwr.contracts import State, Update
 class Robust(Stateless, ABC):
     """All floats through Flower's strategy."""
 
+    @property
+    def bounded(self) -> bool:
+        """That is what they are for."""
+        return True
+
     @abstractmethod
     def strategy(self) -> flower.FedAvg:
         """A new one for every round: it remembers nothing."""

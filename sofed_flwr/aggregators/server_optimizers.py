@@ -19,13 +19,11 @@ from flwr.serverapp import strategy as flower
 from numpy.typing import NDArray
 from pydantic import Field, validate_call
 
-from sofed_flwr.aggregators.base import mean
+from sofed_flwr.aggregators.base import Unlimited, is_parameter, mean
 from sofed_flwr.aggregators.flower_strategy import combine
 from sofed_flwr.contracts import State, Update
 from sofed_flwr.flower import pack_state
 from sofed_flwr.prefixes import under
-
-STATISTICS = ("running_mean", "running_var")
 
 Arrays = dict[str, NDArray[Any]]
 FlowerAdaptive = flower.FedAdam | flower.FedYogi
@@ -33,7 +31,7 @@ Positive = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
-class ServerOptimizer(ABC):
+class ServerOptimizer(Unlimited, ABC):
     """Remembers how many steps it took (failed rounds are none) and arrays by kind and parameter, as `m.conv.weight`.
 
     All in float32, whatever the model travels as.
@@ -42,14 +40,9 @@ class ServerOptimizer(ABC):
     def __init__(self) -> None:
         self._state: State = {"step": torch.tensor(0)}
 
-    @property
-    def fewest(self) -> int:
-        """A step can be taken from any number."""
-        return 1
-
     def aggregate(self, updates: Sequence[Update], current: State) -> State:
         """Parameters by Flower's strategy, the rest by the mean."""
-        before = {name: tensor.float() for name, tensor in current.items() if _is_parameter(name, tensor)}
+        before = {name: tensor.float() for name, tensor in current.items() if is_parameter(name, tensor)}
         step = int(self._state["step"]) + 1
         strategy = self._recall(before)
         result, _ = combine(strategy, step, updates, list(before), torch.float32)
@@ -136,10 +129,6 @@ class FedYogi(Adaptive):
     """v ← v - (1 - beta_2) Δ² sign(v - Δ²): v forgets a large Δ more slowly than Adam's."""
 
     rule = flower.FedYogi
-
-
-def _is_parameter(name: str, tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() and not name.endswith(STATISTICS)
 
 
 def _named(kind: str, arrays: Arrays) -> State:
