@@ -57,7 +57,11 @@ def run_fleet(overrides: Sequence[str], home: Path, folder: Path) -> Result:
         config = compose([*own, f"resume={_quoted(held.path)}"])
 
     def work(directory: RunDirectory, log: Path, tick: Tick) -> None:
-        train_on_fleet(FleetJob(APP, _overrides(config, directory), home, directory.path, log), tick)
+        try:
+            train_on_fleet(FleetJob(APP, _overrides(config, directory), home, directory.path, log), tick)
+        except RunFailed as error:
+            how = "; the same command continues from the last committed round" if directory.config.exists() else ""
+            raise RunFailed(f"{error}{how}") from error
 
     return _watched(config, work, "the same command")
 

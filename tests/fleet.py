@@ -1,0 +1,245 @@
+"""A real federation on loopback, started by the scripts that `sofed provision` ships.
+
+SuperNodes live under a supervisor that does what their systemd unit says: always start again. Spools are filled while
+the federation trains. Everything is found again by the FLWR_HOME its processes inherit, and stopped by its pid.
+"""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from PIL import Image
+
+from sofed_flwr.provision.build import provision
+from sofed_flwr.provision.registration import register
+from sofed_flwr.provision.site import Command, Site
+from sofed_flwr.runlog import Row, read_rows
+
+RESTART_SECONDS = 5.0
+"""Between the end of a SuperNode and its next start; the shipped unit says 15."""
+PATIENCE = 240.0
+"""Bound of every wait; CI's machine may be busy."""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def wait_for(event: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    end = time.monotonic() + seconds
+    while not (value := event()):
+        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.05)
+    return value
+
+
+def processes(home: Path) -> list[psutil.Process]:
+    """All living processes with this FLWR_HOME."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("FLWR_HOME") == str(home):
+                found.append(process)
+    return found
+
+
+def end(home: Path) -> None:
+    """kill -9 of everything that runs in a FLWR_HOME, as a power cut would."""
+    wait_for(lambda: not [_kill(process) for process in processes(home)], f"the end of {home.name}", 30)
+
+
+def _kill(process: psutil.Process) -> None:
+    with suppress(psutil.Error):
+        process.kill()
+
+
+class Program:
+    """A shipped script as a process in a session of its own, with its output in a file."""
+
+    def __init__(self, command: Command, log: Path, **environment: str) -> None:
+        self.command, self.log, self.environment = command, log, environment
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command.arguments,
+                env=self.command.environment | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+class Node:
+    """One device: a SuperNode that is started again whenever it ends, with its spool and its state."""
+
+    def __init__(self, site: Site, number: int, folder: Path, **environment: str) -> None:
+        self.number = number
+        self.spool, self.state = folder / f"spool-{number}", folder / f"state-{number}"
+        self.home = self.state / "flower"
+        self.spool.mkdir(parents=True)
+        command = site.supernode_command(number, source=self.spool, state=self.state, port=free_port())
+        self.program = Program(command, folder / f"device-{number}.log", **environment)
+        self._stopping = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+
+    def start(self) -> None:
+        self.program.start()
+        self._supervisor.start()
+
+    def client(self) -> psutil.Process | None:
+        """The process that trains, while there is one."""
+        for process in processes(self.home):
+            with suppress(psutil.Error):
+                if "flwr-clientapp" in " ".join(process.cmdline()):
+                    return process
+        return None
+
+    def kill_client(self) -> None:
+        if process := self.client():
+            process.kill()
+
+    def pull_the_plug(self) -> None:
+        end(self.home)
+
+    def freeze(self) -> None:
+        for process in processes(self.home):
+            process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        for process in processes(self.home):
+            process.send_signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.thaw()
+        end(self.home)
+
+    def _supervise(self) -> None:
+        while not self._stopping.is_set():
+            process = self.program.process
+            assert process is not None
+            if process.poll() is not None and not self._stopping.wait(RESTART_SECONDS):
+                self.program.start()
+            self._stopping.wait(0.2)
+
+
+class Fleet:
+    """A site with its server, its devices and its runs."""
+
+    def __init__(self, folder: Path, devices: int, **hostile: str) -> None:
+        """The last device gets `hostile` into its environment."""
+        quiet: Callable[[str], None] = lambda _: None  # noqa: E731
+        ports = {"port": free_port(), "control_port": free_port()}
+        self.folder = folder
+        self.site = provision(folder / "site", ["localhost"], devices, **ports, bind="127.0.0.1", say=quiet)
+        self.home = self.site.server / "flower"
+        self.out = folder / "run"
+        self.superlink = Program(self.site.superlink_command(), folder / "superlink.log")
+        self.nodes = [Node(self.site, k, folder, **(hostile if k == devices - 1 else {})) for k in range(devices)]
+
+    def start_server(self) -> None:
+        self.superlink.start()
+        port = int(self.site.settings["SOFED_CONTROL_PORT"])
+        wait_for(lambda: _listens(port), "the SuperLink")
+
+    def register(self) -> None:
+        register(self.site, lambda _: None)
+
+    def run(self, *overrides: str, out: str = "run") -> "subprocess.Popen[str]":
+        """`sofed run --fleet`, as a user types it."""
+        command = [str(Path(sys.executable).parent / "sofed"), "run", "--fleet", str(self.site.directory)]
+        return subprocess.Popen(
+            [*command, f"out={self.folder / out}", *overrides],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def server_app(self) -> psutil.Process | None:
+        """The process of the ServerApp, while there is one."""
+        for process in processes(self.home):
+            with suppress(psutil.Error):
+                if "flwr-serverapp" in " ".join(process.cmdline()):
+                    return process
+        return None
+
+    def kill_server_app(self) -> None:
+        process = self.server_app()
+        assert process is not None
+        process.kill()
+
+    def rows(self, name: str, round_number: int | None = None) -> list[Row]:
+        rows = [row for row in read_rows(self.out / "metrics.jsonl") if row["name"] == name]
+        return [row for row in rows if round_number in (None, row["round"])]
+
+    def replied(self, round_number: int) -> list[int]:
+        """Devices whose updates entered a round's mean."""
+        return [row["device"] for row in self.rows("steps", round_number) if "device" in row]
+
+    def committed(self, round_number: int) -> bool:
+        return any("device" not in row for row in self.rows("seconds", round_number))
+
+    def wait_until_committed(self, round_number: int) -> None:
+        wait_for(lambda: self.committed(round_number), f"round {round_number}")
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()
+        end(self.home)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as caller:
+        return caller.connect_ex(("127.0.0.1", port)) == 0
+
+
+def picture(generator: np.random.Generator) -> Image.Image:
+    """A bright disc on a dark ground: small, never the same twice."""
+    rows, columns = np.mgrid[:32, :32]
+    x, y, radius = generator.uniform(8, 24, 3) * (1, 1, 0.5)
+    disc = (rows - y) ** 2 + (columns - x) ** 2 < radius**2
+    colours = generator.integers(0, 256, (2, 3))
+    noise = generator.integers(0, 16, (32, 32, 3))
+    return Image.fromarray((np.where(disc[..., None], *colours) // 2 + noise).astype(np.uint8))
+
+
+@contextmanager
+def filling(nodes: list[Node], every: float) -> Iterator[None]:
+    """Something keeps putting images into the spools, one per device and `every` seconds, whatever happens to them."""
+    over = threading.Event()
+    generator = np.random.default_rng(0)
+
+    def fill() -> None:
+        for number in range(1_000_000):
+            for node in nodes:
+                _put(node.spool, number, generator)
+            if over.wait(every if number >= 40 else 0):
+                return
+
+    thread = threading.Thread(target=fill, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _put(spool: Path, number: int, generator: np.random.Generator) -> None:
+    hidden = spool / f".{number}.tmp"
+    picture(generator).save(hidden, "JPEG")
+    hidden.replace(spool / f"secret-name-{number}.jpg")

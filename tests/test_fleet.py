@@ -1,0 +1,246 @@
+"""One federation of real processes, one story of mishaps, and what each of them costs (docs/reliability.md).
+
+Five provisioned devices over TLS with node keys, their spools filled while they train. The story is told once; each
+test reads one chapter of it. Device 4 is hostile.
+"""
+
+import hashlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sofed_flwr.encoder_file import load_encoder
+from sofed_flwr.runlog import Row
+from sofed_flwr.stops import TooFewDevicesError
+from sofed_flwr.store import Store
+from tests.fleet import Fleet, filling, wait_for
+
+pytestmark = pytest.mark.flower
+
+DEADLINE = 45.0
+OVERRIDES = [
+    *("scale=smoke", "dataset=shapes", "clients=5", "rounds=5", "stream.segments=2", "evaluation.every=5"),
+    *(f"federation.deadline={DEADLINE:g}", "federation.quorum=2", "federation.everyone=150"),
+]
+HOSTILE = '''
+import sys
+if "flwr-clientapp" in " ".join(sys.orig_argv):
+    from dataclasses import replace
+    import torch
+    import sofed_flwr.flower as bridge
+    honest = bridge.pack_update
+
+    def pack_update(update, task):
+        """NaN in round 1, a shape that would broadcast in round 3, someone else's round in round 4."""
+        name = sorted(update.shared)[0]
+        if update.round == 1:
+            update.shared[name].fill_(float("nan"))
+        elif update.round == 3:
+            update.shared[name] = update.shared[name].reshape(-1)[:1]
+        elif update.round == 4:
+            update = replace(update, round=2)
+        return honest(update, task)
+
+    bridge.pack_update = pack_update
+'''
+
+
+@dataclass
+class Story:
+    """What was seen, by the chapter that caused it."""
+
+    fleet: Fleet
+    seconds: dict[str, float] = field(default_factory=dict)
+    digests: dict[str, Any] = field(default_factory=dict)
+    endings: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+
+def ending(run: "subprocess.Popen[str]") -> tuple[int, str]:
+    _, error = run.communicate(timeout=240)
+    return run.returncode, error
+
+
+def newest(folder: Path) -> str:
+    """Digest of the newest generation's main file."""
+    files = sorted(folder.glob("*.safetensors"))
+    return hashlib.sha256(files[-1].read_bytes()).hexdigest() if files else ""
+
+
+def device_files(fleet: Fleet, number: int) -> Path:
+    return fleet.nodes[number].state / str(number)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    folder = tmp_path_factory.mktemp("fleet")
+    (folder / "hostile").mkdir()
+    (folder / "hostile" / "sitecustomize.py").write_text(HOSTILE)
+    path = os.pathsep.join([str(folder / "hostile"), os.environ.get("PYTHONPATH", "")])
+    fleet = Fleet(folder, 5, PYTHONPATH=path)
+    try:
+        with filling(fleet.nodes, every=0.5):
+            yield _tell(Story(fleet))
+    finally:
+        fleet.stop()
+
+
+def _tell(story: Story) -> Story:
+    fleet = story.fleet
+    fleet.start_server()
+    fleet.register()
+    for node in fleet.nodes:
+        node.start()
+    run = fleet.run(*OVERRIDES)
+    fleet.wait_until_committed(1)
+    _plug_crash_and_freeze(story)
+    fleet.wait_until_committed(3)
+    story.endings["server killed"] = _kill_the_server(story, run)
+    story.endings["app killed"] = _kill_the_app(story, fleet.run(*OVERRIDES))
+    story.endings["end"] = ending(fleet.run(*OVERRIDES))
+    story.endings["too few"] = _too_few(story)
+    print({name: round(value, 1) for name, value in story.seconds.items()})
+    return story
+
+
+def _plug_crash_and_freeze(story: Story) -> None:
+    """Round 2: device 1 loses power, the training process of device 2 is killed, device 3 freezes."""
+    fleet = story.fleet
+    one, two, three = fleet.nodes[1:4]
+    story.digests["before the cut"] = newest(device_files(fleet, 1))
+    story.digests["before the crash"] = newest(device_files(fleet, 2))
+    wait_for(lambda: one.client() and two.client() and three.client(), "three devices at work")
+    began = time.monotonic()
+    two.kill_client()
+    three.freeze()
+    one.pull_the_plug()
+    story.digests["after the cut"] = newest(device_files(fleet, 1))
+    story.digests["after the crash"] = newest(device_files(fleet, 2))
+    wait_for(lambda: fleet.rows("replies", 2), "the end of round 2")
+    story.seconds["round 2"] = time.monotonic() - began
+    three.thaw()
+    wait_for(lambda: one.client(), "device 1 at work again")
+    story.seconds["device 1 back at work"] = time.monotonic() - began
+
+
+def _kill_the_server(story: Story, run: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Round 4: kill -9 of the SuperLink; started again on its database, the same command continues."""
+    fleet = story.fleet
+    wait_for(lambda: fleet.nodes[0].client(), "device 0 at work")
+    process = fleet.superlink.process
+    assert process is not None
+    process.kill()
+    process.wait()
+    told = ending(run)
+    story.digests["server before"] = newest(fleet.out / "checkpoint")
+    fleet.start_server()
+    story.seconds["resumed"] = -time.monotonic()
+    return told
+
+
+def _kill_the_app(story: Story, run: "subprocess.Popen[str]") -> tuple[int, str]:
+    """Round 4 again, then kill -9 of the ServerApp in round 5."""
+    fleet = story.fleet
+    wait_for(fleet.server_app, "the ServerApp")
+    wait_for(lambda: any(node.client() for node in fleet.nodes), "the first device at work")
+    story.seconds["resumed"] += time.monotonic()
+    story.digests["server after"] = newest(fleet.out / "checkpoint")
+    fleet.wait_until_committed(4)
+    wait_for(lambda: fleet.nodes[0].client(), "device 0 at work")
+    fleet.kill_server_app()
+    return ending(run)
+
+
+def _too_few(story: Story) -> tuple[int, str]:
+    """A run that wants six devices where there are five."""
+    few = ["scale=smoke", "clients=6", "federation.quorum=6", "federation.everyone=1", "federation.wait=5"]
+    return ending(story.fleet.run(*few, out="too-few"))
+
+
+def reasons(rows: list[Row]) -> dict[int, str]:
+    return {row["device"]: row["reason"] for row in rows}
+
+
+def test_devices_that_die_or_freeze_cost_their_own_reply_and_the_deadline(story: Story) -> None:
+    """Faults 1 and 17: the dead and the frozen device are awaited until the deadline, which the round keeps."""
+    assert set(story.fleet.replied(2)) == {0, 4}
+    dropped = reasons(story.fleet.rows("dropped", 2))
+    assert dropped[1] == dropped[3] == f"no reply within {DEADLINE:g} s"
+    assert story.seconds["round 2"] < DEADLINE + 5
+
+
+def test_a_training_process_that_dies_costs_its_reply_and_takes_part_in_the_next_round(story: Story) -> None:
+    """Fault 4."""
+    assert 2 in reasons(story.fleet.rows("dropped", 2))
+    assert 2 in story.fleet.replied(3) + story.fleet.replied(4)
+    assert story.digests["after the crash"] == story.digests["before the crash"] != ""
+
+
+def test_a_device_started_again_trains_on_from_its_last_commit(story: Story) -> None:
+    """Fault 2: its node is refused until the server counts it as offline, at most a minute."""
+    assert story.digests["after the cut"] == story.digests["before the cut"] != ""
+    assert story.seconds["device 1 back at work"] < 75 + 30
+    assert {1} <= {device for number in (3, 4, 5) for device in story.fleet.replied(number)}
+
+
+def test_a_frozen_device_is_used_again(story: Story) -> None:
+    assert 3 in story.fleet.replied(3) + story.fleet.replied(4)
+
+
+def test_a_killed_server_continues_from_the_last_committed_round(story: Story) -> None:
+    """Fault 5: the same command; the global model is the one that was committed, to the byte."""
+    code, text = story.endings["server killed"]
+    assert code == 1
+    assert "the same command continues" in text
+    assert story.digests["server after"] == story.digests["server before"] != ""
+    assert story.seconds["resumed"] < 30 + 30
+
+
+def test_a_killed_server_app_continues_too(story: Story) -> None:
+    code, text = story.endings["app killed"]
+    assert code == 1
+    assert "the same command continues" in text
+
+
+def test_the_run_ends_with_an_encoder_and_every_round_counted_once(story: Story) -> None:
+    code, text = story.endings["end"]
+    assert code == 0, text
+    fleet = story.fleet
+    assert load_encoder(fleet.out / "encoder.safetensors")
+    assert [row["round"] for row in fleet.rows("replies")] == [1, 2, 3, 4, 5]
+
+
+def test_each_bad_reply_of_the_hostile_device_is_dropped_alone_and_by_name(story: Story) -> None:
+    """Faults 12, 14 and 16, over the wire."""
+    told = {row["round"]: row["reason"] for row in story.fleet.rows("dropped") if row["device"] == 4}
+    assert "not finite" in told[1]
+    assert "has shape (1,)" in told[3]
+    assert "answers round 2, expected 4" in told[4]
+    assert 4 in story.fleet.replied(2) + story.fleet.replied(5)
+
+
+def test_what_a_device_remembers_at_the_end_is_what_it_committed(story: Story) -> None:
+    for node in story.fleet.nodes:
+        held = Store(node.state / str(node.number)).newest()
+        assert held is not None
+        assert held.meta["round"] == 5
+        assert len(held.tensors["buffer.ages"]) == 16
+
+
+def test_too_few_devices_end_a_run_with_an_exit_code_of_its_own(story: Story) -> None:
+    """Fault 18."""
+    code, text = story.endings["too few"]
+    assert code == TooFewDevicesError.EXIT_CODE
+    assert "5 of at least 6 are here, missing [5]" in text
+
+
+def test_no_log_of_a_device_or_of_the_server_names_a_file(story: Story) -> None:
+    """Fault 29."""
+    logs = [*story.fleet.folder.glob("*.log"), story.fleet.folder / "run" / "flower.log"]
+    assert len(logs) == 7
+    assert not any(b"secret-name" in log.read_bytes() for log in logs)
