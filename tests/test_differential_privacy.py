@@ -134,7 +134,7 @@ def test_an_exhausted_budget_stops_the_run_after_the_commit_and_stays_exhausted(
 
 REFUSED = {
     "strategy.noise_multiplier=0": "strategy.noise_multiplier=0: input should be greater than 0",
-    "strategy.clipping_norm=.inf": "strategy.clipping_norm=inf: input should be a finite number",
+    "strategy.clipping_norm=inf": "strategy.clipping_norm=inf: input should be a finite number",
     "strategy.delta=0.5": "strategy.delta=0.5: with 2 devices, giving one away whole is a delta of 1/2",
     "strategy.max_epsilon=3": (
         "strategy.max_epsilon=3: epsilon is 0 of 3 after 0 rounds, one more round would make it 4.729 at delta 1e-05"

@@ -86,7 +86,7 @@ def test_whatever_is_added_to_a_reply_is_noticed(smoke: Smoke) -> None:
     assert changed(lambda content: content["shared"].update({name: Array(np.zeros(1, np.float32))})) == [
         f"shape of {name}"
     ]
-    wide = Array(model[name].numpy().astype(np.complex256))
+    wide = Array(model[name].numpy().astype(np.complex128))
     assert changed(lambda content: content["shared"].update({name: wide})) == ["bytes"]
     assert changed(lambda content: content["counts"].update(highest_score=1.0)) == ["counter highest_score"]
     assert changed(lambda content: content["counts"].update(loss=[1.0, 2.0])) == ["list loss"]
