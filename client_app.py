@@ -4,12 +4,13 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from sofed_flwr.assembly import build_device
+from sofed_flwr.discretion import discreet
 from sofed_flwr.flower import pack_update, unpack_task
-from sofed_flwr.node import Node, discreet
+from sofed_flwr.node import Node
 from sofed_flwr.node_directory import identify
 from sofed_flwr.run_config import RunConfig
 
-app = ClientApp()
+app = ClientApp(mods=[discreet])
 
 
 @app.query()
@@ -23,8 +24,7 @@ def query(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train one round (Algorithm 1, LocalTrain)."""
     task, shared = unpack_task(message, context)
-    with discreet():
-        node = Node.read(context.node_config)
-        device = build_device(RunConfig.from_yaml(task.config), task.run, task.device, node)
-        update = device.train_round(task.round, shared)
+    node = Node.read(context.node_config)
+    device = build_device(RunConfig.from_yaml(task.config), task.run, task.device, node)
+    update = device.train_round(task.round, shared)
     return pack_update(update, message)

@@ -28,6 +28,10 @@ PARTS = Parts(rows="buffer.", spare="method.")
 log = logging.getLogger(__name__)
 
 
+class DeviceError(RuntimeError):
+    """Why a device has no update to send: a text for the server, so it holds no path, no name and no data."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """Who trains, for which run (one name across resumes), with which seed."""
@@ -80,7 +84,7 @@ class Device:
             log.warning("round %d is not saved (%s); the next one starts from the state before it", round_number, error)
             metrics["unsaved"] = 1
         if not metrics["steps"]:
-            raise ValueError(f"the source has given {len(self.buffer)} images so far, training needs {FEWEST_IMAGES}")
+            raise DeviceError(f"the source has given {len(self.buffer)} images so far, training needs {FEWEST_IMAGES}")
         return Update(self.identity.device, round_number, self.trainer.method.shared_state(), metrics)
 
     def _generation_before(self, round_number: int) -> Generation | None:

@@ -6,8 +6,7 @@ server, so no text here holds a path: where something lies on a device is for th
 """
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,13 +63,3 @@ class Node(BaseModel):
         if not spool.is_dir():
             log.error("node config source=%s is not a directory", spool)
             raise ConfigError("node config source is not a directory on this device; its log says which")
-
-
-@contextmanager
-def discreet() -> Iterator[None]:
-    """Let an `OSError` leave the device without the name of the file it is about."""
-    try:
-        yield
-    except OSError as error:
-        log.exception("the round failed")
-        raise RuntimeError(f"{type(error).__name__}: {error.strerror}") from None

@@ -1,0 +1,190 @@
+"""Everything a device sends, through the real ClientApp with real Flower records, against a list of what may leave.
+
+Whoever makes a device send more has to say so here.
+"""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
+
+import client_app
+from sofed_flwr import assembly
+from sofed_flwr.assembly import build_dataset, build_method
+from sofed_flwr.contracts import LabeledImages, Split, State
+from sofed_flwr.discretion import DeviceError, discreet
+from sofed_flwr.flower import Task, pack_state, pack_task
+from sofed_flwr.run_config import RunConfig
+from tests.conftest import conf_names
+from tests.test_flower_bridge import context
+
+Smoke = Callable[..., RunConfig]
+
+COUNTERS = {
+    *("round", "loss", "steps", "seen", "discarded", "held", "rescored"),
+    *("seconds_scoring", "seconds_training"),
+}
+WITHOUT_PREDICTOR = {"fedsimclr", "fedmoco"}
+HEADER = 256
+"""Bytes of an array's own description, at most."""
+
+
+@pytest.fixture(autouse=True)
+def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def complaints(content: RecordDict, model: State) -> list[str]:
+    """What is in a training reply and should not be."""
+    if {name: type(record) for name, record in content.items()} != {"shared": ArrayRecord, "counts": MetricRecord}:
+        return [f"records {sorted(content)}"]
+    arrays, counts = content.array_records["shared"], content.metric_records["counts"]
+    found = [f"array {name}" for name in arrays.keys() ^ model.keys()]
+    found += [f"shape of {n}" for n, t in model.items() if n in arrays and tuple(arrays[n].shape) != tuple(t.shape)]
+    room = sum(tensor.nbytes for tensor in model.values()) + HEADER * len(model)
+    found += ["bytes"] if sum(len(array.data) for array in arrays.values()) > room else []
+    found += [f"counter {name}" for name in counts.keys() - COUNTERS]
+    return found + [f"list {name}" for name, value in counts.items() if type(value) not in (int, float)]
+
+
+def train(config: RunConfig, app: ClientApp = client_app.app, node: int = 5) -> tuple[RecordDict, State]:
+    model = build_method(config).shared_state()
+    task = Task(config.to_yaml(), "run", 1, 0)
+    message = pack_task(task, pack_state(model), node=node, ttl=60)
+    return app(message, context(**{"partition-id": 0})).content, model
+
+
+@pytest.mark.parametrize("method", conf_names("method"))
+def test_a_training_reply_is_the_shared_model_and_counters(smoke: Smoke, method: str) -> None:
+    content, model = train(smoke(f"method={method}", "clients=1", "stream.segments=1"))
+    assert complaints(content, model) == []
+    modules = {"online"} if method in WITHOUT_PREDICTOR else {"online", "predictor"}
+    assert {name.split(".")[0] for name in model} == modules
+
+
+def test_whatever_is_added_to_a_reply_is_noticed(smoke: Smoke) -> None:
+    reply, model = train(smoke("stream.segments=1"))
+    name = max(model, key=lambda key: model[key].numel())
+
+    def changed(change: Callable[[RecordDict], object]) -> list[str]:
+        arrays, counts = reply.array_records["shared"], reply.metric_records["counts"]
+        copy = RecordDict({"shared": ArrayRecord(dict(arrays)), "counts": MetricRecord(dict(counts))})
+        change(copy)
+        return complaints(copy, model)
+
+    assert changed(lambda content: None) == []
+    assert changed(lambda content: content.update(more=ConfigRecord({"a": b"pixels"}))) == [
+        "records ['counts', 'more', 'shared']"
+    ]
+    assert changed(lambda content: content["shared"].update(features=Array(np.zeros(1)))) == ["array features"]
+    assert changed(lambda content: content["shared"].pop(name)) == [f"array {name}"]
+    assert changed(lambda content: content["shared"].update({name: Array(np.zeros(1, np.float32))})) == [
+        f"shape of {name}"
+    ]
+    wide = Array(model[name].numpy().astype(np.complex128))
+    assert changed(lambda content: content["shared"].update({name: wide})) == ["bytes"]
+    assert changed(lambda content: content["counts"].update(highest_score=1.0)) == ["counter highest_score"]
+    assert changed(lambda content: content["counts"].update(loss=[1.0, 2.0])) == ["list loss"]
+
+
+@pytest.mark.parametrize("node", [{"device-id": 3}, {"partition-id": 3, "num-partitions": 4}])
+def test_an_answer_to_who_are_you_is_one_number(node: dict[str, int]) -> None:
+    query = Message(RecordDict(), dst_node_id=5, message_type=MessageType.QUERY, ttl=60)
+    content = client_app.app(query, context(**node, spool="/home/ada/holiday")).content
+    assert list(content) == ["identity"]
+    assert dict(content.metric_records["identity"]) == {"device" if "device-id" in node else "rank": 3}
+
+
+# what was planted does not come out
+
+
+PATTERN = bytes(range(200, 216))
+
+
+def outgoing(content: RecordDict) -> bytes:
+    arrays = b"".join(array.data for record in content.array_records.values() for array in record.values())
+    numbers = [v for record in content.metric_records.values() for v in record.values()]
+    return arrays + np.array(numbers, np.float64).tobytes() + repr(dict(content.metric_records)).encode()
+
+
+def planted(split: Split) -> Split:
+    """Every image is the pattern over and over; labels are recognisable too."""
+    size = split.train.images[0].size
+    image = np.frombuffer(PATTERN * (size // len(PATTERN)), np.uint8).reshape(split.train.images.shape[1:])
+    images = np.broadcast_to(image, split.train.images.shape).copy()
+    images[::2] = split.train.images[::2]  # or a BatchNorm would see no variance at all
+    return Split(LabeledImages(images, split.train.labels + 7_654_321), split.test)
+
+
+def test_planted_pixels_labels_and_names_are_in_no_outgoing_byte_and_no_log(
+    smoke: Smoke, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = smoke("stream.segments=2", out="ada-lovelace-holiday")
+    split = planted(build_dataset(config))
+    monkeypatch.setattr(assembly, "build_dataset", lambda _: split)
+    flower = logging.getLogger("flwr")
+    flower.addHandler(caplog.handler)
+    try:
+        with caplog.at_level(logging.INFO):
+            content, _ = train(config)
+    finally:
+        flower.removeHandler(caplog.handler)
+    sent, logged = outgoing(content), caplog.text
+    as_floats = np.frombuffer(PATTERN, np.uint8).astype(np.float32)
+    for secret in (PATTERN, as_floats.tobytes(), (as_floats / 255).tobytes()):
+        assert secret not in sent
+    labels = {label.tobytes() for label in np.unique(split.train.labels)}
+    assert not any(label in sent for label in labels)
+    assert b"ada-lovelace" not in sent
+    for secret in ("ada-lovelace", "765432", "200, 201", "\\xc8\\xc9"):
+        assert secret not in logged
+
+
+# failures
+
+
+def failing(error: Exception) -> ClientApp:
+    app = ClientApp(mods=[discreet])
+
+    @app.train()
+    def handler(message: Message, context: object) -> Message:
+        raise error
+
+    return app
+
+
+def test_flower_would_send_the_whole_message_of_an_exception() -> None:
+    """`run_clientapp`: reason = str(type(ex)) + ":<'" + str(ex) + "'>"; so what is raised is what leaves."""
+    error = FileNotFoundError(2, "No such file or directory", "/home/ada/holiday.jpg")
+    assert "/home/ada/holiday.jpg" in str(type(error)) + ":<'" + str(error) + "'>"
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError(2, "No such file", "/home/ada/holiday.jpg"), ValueError(f"bad pixels {PATTERN!r}")]
+)
+def test_a_failure_leaves_the_device_without_its_message(
+    smoke: Smoke, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO), pytest.raises(DeviceError) as failure:
+        train(smoke(), failing(error))
+    assert str(failure.value).startswith(f"{type(error).__name__} outside of our code")
+    assert failure.value.__cause__ is failure.value.__context__ is None
+    for told in (str(failure.value), caplog.text):
+        assert "ada" not in told
+        assert "\\xc8" not in told
+
+
+def test_a_failure_says_where_in_our_code_it_happened(smoke: Smoke) -> None:
+    """The real handler, with a dataset that is gone."""
+    app = ClientApp(mods=[discreet])
+    app.train()(client_app.train)
+    config = smoke()
+    gone = config.model_copy(update={"dataset": {"_target_": "sofed_flwr.datasets.npz.Npz", "path": "/home/ada/x.npz"}})
+    with pytest.raises(DeviceError, match=r"^\w+ in sofed_flwr\.[\w.]+, line \d+; ") as failure:
+        train(gone, app)
+    assert "ada" not in str(failure.value)
