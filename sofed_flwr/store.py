@@ -9,7 +9,7 @@ kept, which is also what lets a device repeat the round the server lost (see `de
 
 import logging
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,15 +40,14 @@ class Store:
         self.directory = directory
 
     def save(self, generation: Generation, parts: Parts = ALL_OR_NOTHING) -> None:
-        """Commit a generation, then forget all but it and its parent; an `OSError` leaves things as they were."""
+        """Commit a generation, then forget all but it and its predecessor; an `OSError` leaves things as they were."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         for stray in self.directory.glob("*.tmp"):
             stray.unlink(missing_ok=True)
         content = encode(generation.tensors, generation.meta, parts)
         path = self.directory / f"{generation.number:08d}.safetensors"
         _replace({_copy_of(path): head_of(content), path: content})
-        numbers = sorted(int(path.stem) for path in self._files(".safetensors"))
-        self._forget_all_but([number for number in numbers if number <= generation.number][-GENERATIONS_KEPT:])
+        self._tidy(generation.number)
 
     def generations(self) -> Iterator[Generation]:
         """The usable generations, newest first; none at all is a first start, and whatever is lost costs a warning."""
@@ -66,9 +65,12 @@ class Store:
         """The last committed state, or None on a first start."""
         return next(self.generations(), None)
 
-    def _forget_all_but(self, numbers: Collection[int]) -> None:
+    def _tidy(self, newest: int) -> None:
+        """A greater number is an abandoned attempt; of the smaller ones, which may have gaps, the last is kept."""
+        numbers = sorted(int(path.stem) for path in self._files(".safetensors"))
+        kept = [number for number in numbers if number <= newest][-GENERATIONS_KEPT:]
         for path in [*self._files(".safetensors"), *self._files(".head")]:
-            if int(path.stem) not in numbers:
+            if int(path.stem) not in kept:
                 path.unlink(missing_ok=True)
 
     def _files(self, suffix: str) -> list[Path]:

@@ -75,7 +75,7 @@ def decode(content: bytes, copy: bytes | None = None) -> Content:
         content = copy + content[len(copy) :]
         damage.append("its head is damaged and was read from the copy")
     elif copy is not None and copy != head_of(content):
-        damage.append("the copy of its head is damaged and was not needed")
+        damage.append("the copy of its head differs from it and was not needed")
     try:
         tensors = safetensors.torch.load(content)
     except safetensors.SafetensorError as error:
