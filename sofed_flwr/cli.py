@@ -13,12 +13,14 @@ import typer
 from sofed_flwr.assembly import build_dataset
 from sofed_flwr.component import ConfigError, build
 from sofed_flwr.config import compose, sweep
-from sofed_flwr.display import accuracies, comparison_table, console, result_table
+from sofed_flwr.display import accuracies, comparison_table, console, findings_table, result_table
+from sofed_flwr.doctor.examination import INSTALLED, device_facts, examine_device, examine_server
 from sofed_flwr.encoder_file import load_encoder
 from sofed_flwr.flower_commands import RunFailed
 from sofed_flwr.provision.build import provision as make_site
 from sofed_flwr.provision.build import steps
 from sofed_flwr.provision.registration import SiteError, register
+from sofed_flwr.provision.site import Site
 from sofed_flwr.run_directory import RunDirectory
 from sofed_flwr.running import InterruptedRunError, run_fleet, run_simulation
 from sofed_flwr.stops import TooFewDevicesError
@@ -118,6 +120,30 @@ def provision(
             register(site, typer.echo)
         else:
             typer.echo(steps(site))
+
+
+@app.command()
+def doctor(
+    role: Annotated[str | None, typer.Option(help="server or device; default: what --site is")] = None,
+    site: Annotated[Path, typer.Option(help="DIR of the server's site, or the device's folder")] = INSTALLED,
+    superlink: Annotated[str | None, typer.Option(help="HOST:PORT of the server")] = None,
+    ca: Annotated[str | None, typer.Option(help="the authority's certificate")] = None,
+    key: Annotated[str | None, typer.Option(help="the device's private key")] = None,
+    state_dir: Annotated[str | None, typer.Option(help="where the device keeps its state")] = None,
+    source: Annotated[str | None, typer.Option(help="spool directory, or camera")] = None,
+) -> None:
+    """Check a server or a device, each finding with its remedy. Exit code 1 if something must be repaired."""
+    with _exit_codes():
+        if role not in (None, "server", "device"):
+            raise ConfigError(f"--role {role}: expected server or device")
+        if role == "server" or (role is None and (site / "server").is_dir()):
+            findings = list(examine_server(Site(site.resolve())))
+        else:
+            given = {"SOFED_SUPERLINK": superlink, "SOFED_CA": ca, "SOFED_KEY": key, "SOFED_SPOOL": source}
+            findings = list(examine_device(device_facts(site, given | {"SOFED_STATE": state_dir})))
+        console.print(findings_table(str(site), findings))
+        if any(finding.verdict == "fail" for finding in findings):
+            raise typer.Exit(1)
 
 
 def _show(directory: RunDirectory, summary: dict[str, Any]) -> None:

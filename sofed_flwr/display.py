@@ -1,11 +1,12 @@
 """What a person sees: progress while a run goes on, a table when it is over."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as SecondsLeft
 from rich.table import Table
@@ -107,4 +108,13 @@ def comparison_table(title: str, rows: Sequence[tuple[str, Mapping[str, float]]]
         table.add_column(heading, justify="right")
     for label, values in rows:
         table.add_row(label, *(f"{values[name]:.2f}" if name in values else "" for name in names))
+    return table
+
+
+def findings_table(title: str, rows: Iterable[tuple[str, str, str, str]]) -> Table:
+    """Checks of `sofed doctor`: name, verdict, what was seen, what to do."""
+    colours = {"ok": "green", "warn": "yellow", "fail": "red", "unknown": "dim"}
+    table = Table("check", "", "seen", "what to do", title=title)
+    for name, verdict, seen, remedy in rows:
+        table.add_row(name, f"[{colours[verdict]}]{verdict}[/]", escape(seen), escape(remedy))
     return table

@@ -24,7 +24,7 @@ DEVICE_SETTINGS = {
     "SOFED_BIN": "/opt/sofed/bin",
     "SOFED_STATE": "/var/lib/sofed",
     "SOFED_SPOOL": "/var/spool/sofed",
-    "SOFED_COLLECT": "",
+    "SOFED_COLLECT": "--camera 0",
     "SOFED_PORT": "9094",
 }
 DEVICE_NOTE = b"# Here devices differ, and here alone. Threads of training, by default all cores: OMP_NUM_THREADS=3\n"

@@ -69,6 +69,14 @@ def server_certificate(
     return builder.sign(authority, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
+def new_signature(message: bytes) -> tuple[bytes, bytes]:
+    """The public half of a throw-away key, as PEM, and its signature under `message`, as a Flower node signs."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    public = key.public_key().public_bytes(serialization.Encoding.PEM, form)
+    return public, key.sign(message, ec.ECDSA(hashes.SHA256()))
+
+
 def certificate_hosts(certificate: bytes) -> list[str]:
     """Names and addresses a server certificate is valid for."""
     extensions = x509.load_pem_x509_certificate(certificate).extensions

@@ -42,7 +42,7 @@ def statuses(site: Site) -> dict[int, str | None]:
     """Device -> registered, online, offline or unregistered, as the server sees it; None if it has no such node."""
     answer = _ask(site, "supernode", "list", CONNECTION)
     if not answer.get("success"):
-        raise SiteError(f"the server of {site.directory} does not answer: {answer['error-message']}")
+        raise SiteError(f"no answer from {site.server}, is its start.sh running? {answer['error-message']}")
     seen = {str(node["node-id"]): str(node["status"]) for node in answer["nodes"]}
     recorded = {number: _node(site, number) for number in site.devices}
     return {number: seen.get(path.read_text().strip()) if path.exists() else None for number, path in recorded.items()}
@@ -57,7 +57,7 @@ def _ask(site: Site, *arguments: str) -> dict[str, Any]:
     command = site.flwr_command(*arguments, "--format", "json")
     process = subprocess.run(command.arguments, env=command.environment, capture_output=True, timeout=SECONDS)
     text = process.stdout.decode(errors="replace").strip()
-    if text.startswith("{"):
-        answer: dict[str, Any] = json.loads(text)
-        return {"error-message": "no reason given", **answer}
-    return {"error-message": (text or process.stderr.decode(errors="replace")).strip()}
+    answer: dict[str, Any] = json.loads(text) if text.startswith("{") else {"error-message": process.stderr.decode()}
+    if not answer.get("success"):  # progress, then the reason
+        answer["error-message"] = (answer["error-message"].strip() or "no reason given").splitlines()[-1]
+    return answer

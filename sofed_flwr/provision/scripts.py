@@ -49,11 +49,12 @@ DEVICE_TRUST = '--root-certificates "$here/ca.crt" --auth-supernode-private-key 
 
 COLLECT = """\
 #!/bin/sh
-# Fills the spool from the camera; more options of `sofed collect` go into SOFED_COLLECT.
+# Fills the spool by `sofed collect`, whose options SOFED_COLLECT holds, quoted as in a shell.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 [ -n "${SOFED_DEVICE:-}" ] || { set -a; . "$here/sofed.env"; set +a; }
-exec "$SOFED_BIN/sofed" collect "$SOFED_SPOOL" ${SOFED_COLLECT:-}
+eval "set -- $SOFED_COLLECT"
+exec "$SOFED_BIN/sofed" collect "$SOFED_SPOOL" "$@"
 """
 
 INSTALL = """\
