@@ -87,6 +87,26 @@ def reproduce(
             raise SimulationFailed(f"{len(failed)} cells failed: {'; '.join(failed)}")
 
 
+@app.command()
+def collect(
+    spool: Annotated[Path, typer.Argument(help="directory the frames go to; created if missing")],
+    camera: Annotated[
+        str | None, typer.Option(metavar="INDEX|FILE", help="a camera by OpenCV, or a video file")
+    ] = None,
+    command: Annotated[
+        str | None, typer.Option(help='one that writes JPEGs: "rpicam-vid -t 0 --codec mjpeg -o -"')
+    ] = None,
+    every: Annotated[float, typer.Option(min=0, help="seconds between two frames that are kept")] = 1.0,
+    limit: Annotated[str, typer.Option(help="bytes of frames at most; the oldest go first")] = "200MB",
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds without a frame before a restart")] = 10.0,
+) -> None:
+    """Fill a spool with a camera's frames until stopped; a camera that hangs is started again."""
+    with _exit_codes():
+        from sofed_flwr.collect.order import order, replace_process
+
+        replace_process(order(spool, camera, command, every, limit, timeout))
+
+
 def _run(overrides: list[str]) -> None:
     directory, summary = run_simulation(overrides)
     console.print(result_table(summary))
