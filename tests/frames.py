@@ -1,5 +1,6 @@
 """Pictures for tests: every seed gives another one, and files that are not what their names say."""
 
+import time
 import zlib
 from collections.abc import Callable
 from io import BytesIO
@@ -31,9 +32,19 @@ def fill(spool: Path, *seeds: int, size: tuple[int, int] = (48, 36)) -> None:
         (spool / f"{seed}.jpg").write_bytes(jpeg(seed, size))
 
 
+def fill_in_order(spool: Path, *seeds: int) -> None:
+    """Each file in a clock tick of its own."""
+    for seed in seeds:
+        fill(spool, seed)
+        probe = spool / ".probe"
+        while not probe.exists() or probe.stat().st_ctime_ns <= (spool / f"{seed}.jpg").stat().st_ctime_ns:
+            probe.write_bytes(b"")
+            time.sleep(0.001)
+
+
 def _bad_crc(seed: int) -> bytes:
     content = bytearray(encoded(picture(seed), "PNG"))
-    content[-20] ^= 0xFF  # inside the last IDAT or its checksum
+    content[29] ^= 0xFF  # the checksum of the header
     return bytes(content)
 
 
