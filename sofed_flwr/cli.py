@@ -1,30 +1,21 @@
-"""The `sofed` command: arguments in, exit codes out. 0 done, 1 failed, 2 wrong configuration, 130 interrupted."""
+"""The `sofed` command: arguments in, exit codes out (`exit_codes.py`)."""
 
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from sofed_flwr import cli_devices
 from sofed_flwr.assembly import build_dataset
-from sofed_flwr.component import ConfigError, build
+from sofed_flwr.component import build
 from sofed_flwr.config import compose, sweep
-from sofed_flwr.display import accuracies, comparison_table, console, findings_table, result_table
-from sofed_flwr.doctor.examination import INSTALLED, device_facts, examine_device, examine_server
+from sofed_flwr.display import accuracies, comparison_table, console, result_table
 from sofed_flwr.encoder_file import load_encoder
+from sofed_flwr.exit_codes import exit_codes
 from sofed_flwr.flower_commands import RunFailed
-from sofed_flwr.provision.build import provision as make_site
-from sofed_flwr.provision.build import steps
-from sofed_flwr.provision.registration import SiteError, register
-from sofed_flwr.provision.site import Site
 from sofed_flwr.run_directory import RunDirectory
-from sofed_flwr.running import InterruptedRunError, run_fleet, run_simulation
-from sofed_flwr.stops import TooFewDevicesError
-from sofed_flwr.tensor_file import DamagedFileError
+from sofed_flwr.running import run_fleet, run_simulation
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Self-supervised federated learning on devices.")
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[OVERRIDE]...", help="policy=fifo rounds=20 ...")]
@@ -40,7 +31,7 @@ def run(
 ) -> None:
     """Train an encoder on simulated devices, or on a fleet of real ones."""
     given = overrides or []
-    with _exit_codes():
+    with exit_codes():
         if fleet:
             _show(*run_fleet(given, fleet / "server" / "flower", fleet / "run"))
         elif multirun:
@@ -54,7 +45,7 @@ def evaluate(
     encoder: Annotated[Path, typer.Argument(help="encoder.safetensors of a run")], overrides: Overrides = None
 ) -> None:
     """Judge a saved encoder: kNN and linear probe."""
-    with _exit_codes():
+    with exit_codes():
         config = compose(overrides or [])
         frozen = load_encoder(encoder)
         values = build(config.evaluation, "evaluation").run(frozen, frozen.features, build_dataset(config))
@@ -69,7 +60,7 @@ def report(
     ] = None,
 ) -> None:
     """Draw one run, or several over each other: a page of its own, and a markdown table beside it."""
-    with _exit_codes():
+    with exit_codes():
         from sofed_flwr.report.page import write_report  # matplotlib is an extra, and slow to import
 
         place = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
@@ -89,7 +80,7 @@ def reproduce(
     runs: Annotated[Path, typer.Option(help="the runs themselves, which tables share")] = Path("outputs/reproduce"),
 ) -> None:
     """Run a table or figure of the paper; the same command continues one that was stopped."""
-    with _exit_codes():
+    with exit_codes():
         from sofed_flwr.reproduce import table as grid  # matplotlib is an extra, and slow to import
 
         wanted = grid.order(table, scale, seeds, data or [], only or [], overrides or [])
@@ -99,51 +90,8 @@ def reproduce(
             raise RunFailed(f"{len(failed)} cells failed: {'; '.join(failed)}")
 
 
-@app.command()
-def provision(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="the site: certificates, keys, scripts, services")],
-    host: Annotated[list[str] | None, typer.Option(help="name or address of the server, repeatable")] = None,
-    devices: Annotated[int, typer.Option(min=0, help="so many in all; more than before adds some")] = 0,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="where devices connect, default 9092")] = None,
-    control_port: Annotated[int | None, typer.Option(min=1, max=65535, help="on loopback, default 8000")] = None,
-    bind: Annotated[str | None, typer.Option(help="address to listen on, default 0.0.0.0")] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="no encryption, no keys: for an experiment only")
-    ] = False,
-    registering: Annotated[bool, typer.Option("--register", help="make the keys known to the running server")] = False,
-) -> None:
-    """Prepare real devices: keys, certificates, start scripts and services; run again to add devices or hosts."""
-    with _exit_codes():
-        ports = {"port": port, "control_port": control_port}
-        site = make_site(directory, host or [], devices, **ports, bind=bind, insecure=insecure, say=typer.echo)
-        if registering:
-            register(site, typer.echo)
-        else:
-            typer.echo(steps(site))
-
-
-@app.command()
-def doctor(
-    role: Annotated[str | None, typer.Option(help="server or device; default: what --site is")] = None,
-    site: Annotated[Path, typer.Option(help="DIR of the server's site, or the device's folder")] = INSTALLED,
-    superlink: Annotated[str | None, typer.Option(help="HOST:PORT of the server")] = None,
-    ca: Annotated[str | None, typer.Option(help="the authority's certificate")] = None,
-    key: Annotated[str | None, typer.Option(help="the device's private key")] = None,
-    state_dir: Annotated[str | None, typer.Option(help="where the device keeps its state")] = None,
-    source: Annotated[str | None, typer.Option(help="spool directory, or camera")] = None,
-) -> None:
-    """Check a server or a device, each finding with its remedy. Exit code 1 if something must be repaired."""
-    with _exit_codes():
-        if role not in (None, "server", "device"):
-            raise ConfigError(f"--role {role}: expected server or device")
-        if role == "server" or (role is None and (site / "server").is_dir()):
-            findings = list(examine_server(Site(site.resolve())))
-        else:
-            given = {"SOFED_SUPERLINK": superlink, "SOFED_CA": ca, "SOFED_KEY": key, "SOFED_SPOOL": source}
-            findings = list(examine_device(device_facts(site, given | {"SOFED_STATE": state_dir})))
-        console.print(findings_table(str(site), findings))
-        if any(finding.verdict == "fail" for finding in findings):
-            raise typer.Exit(1)
+for _command in (cli_devices.provision, cli_devices.doctor, cli_devices.collect):
+    app.command()(_command)
 
 
 def _show(directory: RunDirectory, summary: dict[str, Any]) -> None:
@@ -162,29 +110,6 @@ def _sweep(overrides: list[str]) -> None:
         _, summary = run_simulation([*job, f"out={parent / str(number)}"])
         rows.append((" ".join(job), accuracies(summary)))
     console.print(comparison_table(str(parent), rows))
-
-
-@contextmanager
-def _exit_codes() -> Iterator[None]:
-    """One sentence instead of a traceback for what a user can cause; a kill or a lost terminal ends like Ctrl-C."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays nohup
-            signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    except (ConfigError, DamagedFileError, FileNotFoundError, PermissionError) as error:
-        _fail(str(error), 2)
-    except (RunFailed, SiteError) as error:
-        _fail(str(error), TooFewDevicesError.EXIT_CODE if TooFewDevicesError.told_by(str(error)) else 1)
-    except InterruptedRunError as error:
-        _fail(str(error), 130)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
-
-
-def _fail(message: str, code: int) -> None:
-    print(f"sofed: {message}", file=sys.stderr)
-    raise typer.Exit(code)
 
 
 def main() -> None:

@@ -4,15 +4,18 @@ Refused is what cannot be turned into one 8-bit RGB picture without guessing: gr
 CMYK (which inks?) and moving pictures (which frame?), beside everything broken or absurdly large.
 """
 
+from __future__ import annotations
+
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from sofed_flwr.contracts import Pixels
+if TYPE_CHECKING:  # the collector lives beside training on a small device, and does without torch
+    from sofed_flwr.contracts import Pixels
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The only decoders files are given to: PIL has others that start programs."""

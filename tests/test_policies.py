@@ -91,6 +91,13 @@ def test_an_image_whose_score_is_not_finite_leaves_first() -> None:
     assert kept(importance(4), candidates, 1, Broken()) == [2]
 
 
+def test_an_entry_beyond_its_age_leaves_whatever_its_score() -> None:
+    candidates = pool([90, 80, 10, 20], [0.9, 0.8, NAN, NAN], [4, 3, 0, 0])
+    capped = Importance(lazy_interval=None, weak_view="flip", on_global="keep", max_age=3)
+    assert kept(capped, candidates, 2) == [80, 20]
+    assert kept(capped, candidates, 4) == [90, 80, 10, 20], "nothing better has come"
+
+
 @pytest.mark.parametrize(
     ("on_global", "same_run", "forgotten"), [("keep", True, False), ("keep", False, True), ("rescore", True, True)]
 )

@@ -6,7 +6,6 @@ no copying program can set, and which a rename or a finished write renews: a fil
 looked at again when it is complete. No watcher, since a device starts a process per message: a listing is enough.
 """
 
-import hashlib
 import logging
 import os
 import time
@@ -20,6 +19,7 @@ import torch
 
 from sofed_flwr.contracts import Pixels
 from sofed_flwr.decoding import decode, has_image_name
+from sofed_flwr.novelty import novelty
 from sofed_flwr.sources.base import Cursor, Portion
 
 TICK_SECONDS = 0.02
@@ -72,8 +72,8 @@ class FolderSource:
                 continue
             if image is None:
                 continue
-            digest = _digest(image)
-            if _is_blank(image) or digest == position.taken:
+            digest = novelty(image, position.taken)
+            if digest is None:
                 rejected += 1
             else:
                 images.append(image)
@@ -134,12 +134,3 @@ def _arrival(entry: os.DirEntry[str]) -> tuple[int, str] | None:
         return (entry.stat().st_ctime_ns, entry.name) if wanted else None
     except OSError:
         return None
-
-
-def _is_blank(image: Pixels) -> bool:
-    """A covered lens or a camera that failed: one colour everywhere."""
-    return bool((image == image[:, :1, :1]).all())
-
-
-def _digest(image: Pixels) -> str:
-    return hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16).hexdigest()

@@ -1,0 +1,29 @@
+"""A camera or a video file as JPEGs on standard output: `python -m sofed_flwr.collect.camera INDEX_OR_FILE SECONDS`.
+
+A program of its own, since a camera's driver may hang and OpenCV offers no way out of that.
+"""
+
+import sys
+from time import monotonic
+
+import cv2
+
+
+def main(target: str, every: float) -> int:
+    """One frame per `every` seconds; all others are fetched as well, or the camera's queue would show the past."""
+    camera = cv2.VideoCapture(int(target) if target.isdigit() else target)
+    following = 0.0
+    while camera.grab():
+        if monotonic() < following:
+            continue
+        following = monotonic() + every
+        decoded, image = camera.retrieve()
+        encoded, frame = cv2.imencode(".jpg", image) if decoded else (False, None)
+        if encoded:
+            sys.stdout.buffer.write(frame.tobytes())
+            sys.stdout.buffer.flush()
+    return 0 if following else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], float(sys.argv[2])))

@@ -1,0 +1,212 @@
+"""A device of its owner's: node config, a spool instead of a dataset, and a server that has no images either."""
+
+import json
+import logging
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from sofed_flwr import assembly
+from sofed_flwr.assembly import build_device, build_method, build_server
+from sofed_flwr.buffer import Buffer
+from sofed_flwr.component import ConfigError
+from sofed_flwr.contracts import Split
+from sofed_flwr.display import result_table
+from sofed_flwr.node import Node, discreet
+from sofed_flwr.policies.importance import Importance
+from sofed_flwr.report.page import write_report
+from sofed_flwr.run_config import RunConfig
+from sofed_flwr.sources.base import Cursor, Portion
+from sofed_flwr.stream import Stream
+from sofed_flwr.trainer import Plan, Trainer
+from tests.conftest import conf_names
+from tests.frames import fill
+
+Smoke = Callable[..., RunConfig]
+
+
+@pytest.fixture
+def no_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: RunConfig) -> Split:
+        raise AssertionError("a dataset was opened")
+
+    monkeypatch.setattr(assembly, "build_dataset", refuse)
+
+
+def node(folder: Path, **more: Any) -> Node:
+    (folder / "spool").mkdir(exist_ok=True)
+    content = {"device-id": 0, "source": str(folder / "spool"), "state-dir": str(folder / "state")}
+    return Node.read(content | more)
+
+
+def test_nothing_of_the_owners_is_a_simulated_device() -> None:
+    assert Node.read({"partition-id": 3, "num-partitions": 4}) == Node()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "node config device-id is missing; every device of a run has its own, counted from 0"),
+        ({"device-id": -1}, "node config device-id: input should be greater than or equal to 0"),
+        ({"device-id": "kitchen"}, "node config device-id: input should be a valid integer, unable to parse string"),
+        ({"device-id": 0, "threads": 0}, "node config threads: input should be greater than or equal to 1"),
+        (
+            {"device-id": 0, "sauce": "x"},
+            "node config sauce: there is no such key; there are device-id, source, state-",
+        ),
+        ({"device-id": 0, "source": "/x"}, "node config state-dir is missing; a device with a source keeps its state"),
+        ({"device-id": 0, "source": "/secret/x", "state-dir": "/y"}, "node config source is not a directory on this"),
+    ],
+)
+def test_a_wrong_node_config_is_named_and_no_path_leaves_the_device(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        Node.read(content)
+    assert str(refusal.value).startswith(message)
+    assert "/" not in str(refusal.value)
+
+
+def test_an_error_leaves_the_device_without_the_name_of_its_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(RuntimeError) as failure, discreet():
+        (tmp_path / "diary.jpg").read_bytes()
+    assert str(failure.value) == "FileNotFoundError: No such file or directory"
+    assert "diary.jpg" in caplog.text, "the owner's own log has it"
+
+
+@pytest.mark.usefixtures("no_dataset")
+def test_a_round_with_few_or_no_new_images_trains_on_the_buffer_and_says_so(
+    smoke: Smoke, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two segments of 16 a round: 20 images are one and a quarter, then nothing comes, then a bad file."""
+    config, here = smoke(), node(tmp_path)
+    shared = build_method(config).shared_state()
+    fill(tmp_path / "spool", *range(20))
+    counted = []
+    for number in (1, 2, 3):
+        counted.append(build_device(config, "run", 0, here).train_round(number, shared).metrics)
+        (tmp_path / "spool" / "secret.jpg").write_bytes(b"" if number == 2 else b"not yet")
+    names = ("steps", "seen", "starved", "unreadable")
+    assert [[metrics.get(name) for name in names] for metrics in counted] == [
+        [2, 20, 1, None],
+        [2, None, 2, 1],
+        [2, None, 2, 1],
+    ]
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(lines) == 3
+    assert lines[0].startswith("1 of 2 segments had fewer new images than wanted")
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.usefixtures("no_dataset")
+def test_a_restarted_device_reads_on_and_a_repeated_round_reads_the_same(smoke: Smoke, tmp_path: Path) -> None:
+    config, here = smoke("stream.segments=null", "policy=fifo"), node(tmp_path)
+    shared = build_method(config).shared_state()
+    fill(tmp_path / "spool", *range(16))
+    build_device(config, "run", 0, here).train_round(1, shared)
+    fill(tmp_path / "spool", *range(16, 48))
+    first = build_device(config, "run", 0, here)
+    second = build_device(config, "run", 0, here)
+    updates = [device.train_round(2, shared) for device in (first, second)]
+    assert [update.metrics["seen"] for update in updates] == [32, 32], "one pass over what was waiting"
+    assert torch.equal(first.buffer.images, second.buffer.images)
+    assert (tmp_path / "state" / "0").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("no_dataset")
+def test_one_image_is_too_few_to_train_and_is_kept(smoke: Smoke, tmp_path: Path) -> None:
+    config, here = smoke(), node(tmp_path)
+    shared = build_method(config).shared_state()
+    fill(tmp_path / "spool", 1)
+    with pytest.raises(ValueError, match=r"^the source has given 1 images so far, training needs 2$"):
+        build_device(config, "run", 0, here).train_round(1, shared)
+    fill(tmp_path / "spool", 2)
+    device = build_device(config, "run", 0, here)
+    assert device.train_round(2, shared).metrics["seen"] == 1
+    assert len(device.buffer) == 2
+
+
+@pytest.mark.usefixtures("no_dataset")
+@pytest.mark.parametrize("method", [name for name in conf_names("method") if name != "byol_centralized"])
+def test_every_method_trains_on_three_images(smoke: Smoke, tmp_path: Path, method: str) -> None:
+    config = smoke(f"method={method}", "stream.image_size=24")
+    fill(tmp_path / "spool", 1, 2, 3)
+    device = build_device(config, "run", 0, node(tmp_path))
+    update = device.train_round(1, build_method(config).shared_state())
+    assert update.metrics["steps"] == 2
+    assert device.buffer.images.shape == (3, 3, 24, 24)
+    assert all(torch.isfinite(tensor).all() for tensor in update.shared.values())
+
+
+def test_a_device_without_a_source_takes_its_share_of_the_dataset(smoke: Smoke, tmp_path: Path) -> None:
+    config = smoke("trace={device:1,round:1,iterations:1}")
+    shared = build_method(config).shared_state()
+    here = Node.read({"device-id": 1, "state-dir": str(tmp_path / "state"), "threads": 1})
+    real = build_device(config, "run", 1, here).train_round(1, shared)
+    simulated = build_device(config, "run", 1).train_round(1, shared)
+    assert all(torch.equal(real.shared[name], simulated.shared[name]) for name in shared)
+    assert (tmp_path / "state" / "1" / "scores_round_1.json").exists(), "scores stay on the device"
+    with pytest.raises(ConfigError, match=r"^node config device-id=2: expected less than clients=2$"):
+        build_device(config, "run", 2, here)
+
+
+@pytest.mark.usefixtures("no_dataset")
+def test_a_fleet_without_labeled_images_trains_and_reports(smoke: Smoke, tmp_path: Path) -> None:
+    config = smoke("evaluation=none", "clients=1")
+    server = build_server(config)
+    server.close_round(0)
+    fill(tmp_path / "spool", *range(40))
+    for number in (1, 2):
+        update = build_device(config, server.run, 0, node(tmp_path)).train_round(number, server.shared)
+        server.aggregate(number, [update], {})
+        server.close_round(number)
+    server.finish(config.encoder, config.facts)
+    summary = json.loads(server.directory.summary.read_text())
+    assert (summary["knn"], summary["linear"], summary["feature_std"]) == (None, {}, None)
+    console = Console(file=StringIO(), width=160)
+    console.print(result_table(summary))
+    assert f"trained without labels │ {summary['loss']:.2f} │" in console.file.getvalue()
+    write_report([server.directory.path], tmp_path / "report.html")
+    assert "No accuracy has been logged" in (tmp_path / "report.html").read_text()
+
+
+class NoisyStart:
+    """Real pictures, after a burst of noise in the first five segments; marks noise by its first pixel."""
+
+    def __init__(self, images: torch.Tensor) -> None:
+        self._images = images
+
+    def waiting(self, cursor: Cursor) -> int:
+        return len(self._images)
+
+    def read(self, cursor: Cursor, count: int) -> Portion:
+        start = cursor or 0
+        generator = torch.Generator().manual_seed(start)
+        images = self._images[torch.arange(start, start + count) % len(self._images)].clone()
+        noisy = start < 5 * count
+        if noisy:
+            images[::2] = torch.randint(256, images[::2].shape, dtype=torch.uint8, generator=generator)
+        images[:, :, 0, 0] = 0
+        images[::2, :, 0, 0] = 255 if noisy else 0
+        return Portion(images, start + count)
+
+
+@pytest.mark.parametrize("max_age", [10, None])
+def test_an_age_cap_keeps_noise_from_hogging_the_buffer(smoke: Smoke, max_age: int | None) -> None:
+    """Fault 24, with the real scorer: half of the first five segments is noise, which no model ever understands."""
+    config = smoke()
+    method = build_method(config)
+    method.take_global(method.shared_state(), local=None)
+    policy = Importance(lazy_interval=None, weak_view="crop", on_global="keep", max_age=max_age)
+    trainer = Trainer(method, policy, momentum=0.9, weight_decay=0.0)
+    images = torch.tensor(assembly.build_dataset(config).train.images)
+    buffer = Buffer(16)
+    draw = torch.Generator().manual_seed(0)
+    trainer.train(Stream(NoisyStart(images)), buffer, Plan(50, 0.06, draw, draw))
+    share = (buffer.images[:, 0, 0, 0] == 255).float().mean()
+    assert share <= 0.1 if max_age else share > 0.1
