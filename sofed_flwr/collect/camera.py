@@ -19,7 +19,7 @@ def main(target: str, every: float) -> int:
         following = monotonic() + every
         decoded, image = camera.retrieve()
         encoded, frame = cv2.imencode(".jpg", image) if decoded else (False, None)
-        if encoded:
+        if encoded and frame is not None:
             sys.stdout.buffer.write(frame.tobytes())
             sys.stdout.buffer.flush()
     return 0 if following else 1
