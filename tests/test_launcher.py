@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sofed_flwr import launcher
+from sofed_flwr import flower_commands
 from sofed_flwr.flower_commands import RunFailed
 from sofed_flwr.launcher import SimulationJob, simulate
 
@@ -206,7 +206,7 @@ def test_superlink_that_dies_at_start_is_quoted(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "words").write_text("\n".join([header, "  x = 1", *2 * ["OSError: no ports today"], "INFO bye"]))
     (tmp_path / "flower-superlink").write_text(f"#!/bin/sh\ncat '{tmp_path}/words'\nexit 3\n")
     (tmp_path / "flower-superlink").chmod(0o755)
-    monkeypatch.setattr(launcher.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(flower_commands.sys, "executable", str(tmp_path / "python"))
     log = tmp_path / "flower.log"
     log.write_text("ERROR of an earlier run\n")
 

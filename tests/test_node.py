@@ -17,7 +17,7 @@ from sofed_flwr.buffer import Buffer
 from sofed_flwr.component import ConfigError
 from sofed_flwr.contracts import Split
 from sofed_flwr.display import result_table
-from sofed_flwr.node import Node, discreet
+from sofed_flwr.node import Node
 from sofed_flwr.policies.importance import Importance
 from sofed_flwr.report.page import write_report
 from sofed_flwr.run_config import RunConfig
@@ -68,15 +68,6 @@ def test_a_wrong_node_config_is_named_and_no_path_leaves_the_device(content: dic
         Node.read(content)
     assert str(refusal.value).startswith(message)
     assert "/" not in str(refusal.value)
-
-
-def test_an_error_leaves_the_device_without_the_name_of_its_file(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(RuntimeError) as failure, discreet():
-        (tmp_path / "diary.jpg").read_bytes()
-    assert str(failure.value) == "FileNotFoundError: No such file or directory"
-    assert "diary.jpg" in caplog.text, "the owner's own log has it"
 
 
 @pytest.mark.usefixtures("no_dataset")

@@ -5,6 +5,7 @@ Whoever makes a device send more has to say so here.
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ import client_app
 from sofed_flwr import assembly
 from sofed_flwr.assembly import build_dataset, build_method
 from sofed_flwr.contracts import LabeledImages, Split, State
-from sofed_flwr.discretion import DeviceError, discreet
+from sofed_flwr.device import Device, DeviceError
+from sofed_flwr.discretion import discreet
 from sofed_flwr.flower import Task, pack_state, pack_task
 from sofed_flwr.run_config import RunConfig
 from tests.conftest import conf_names
@@ -26,7 +28,7 @@ Smoke = Callable[..., RunConfig]
 
 COUNTERS = {
     *("round", "loss", "steps", "seen", "discarded", "held", "rescored"),
-    *("seconds_scoring", "seconds_training"),
+    *("seconds_scoring", "seconds_training", "starved", "unreadable", "repeated", "unsaved"),
 }
 WITHOUT_PREDICTOR = {"fedsimclr", "fedmoco"}
 HEADER = 256
@@ -52,11 +54,12 @@ def complaints(content: RecordDict, model: State) -> list[str]:
     return found + [f"list {name}" for name, value in counts.items() if type(value) not in (int, float)]
 
 
-def train(config: RunConfig, app: ClientApp = client_app.app, node: int = 5) -> tuple[RecordDict, State]:
+def train(config: RunConfig, app: ClientApp = client_app.app) -> tuple[RecordDict, State]:
+    """One round of a real device, whose images are a share of the dataset."""
     model = build_method(config).shared_state()
     task = Task(config.to_yaml(), "run", 1, 0)
-    message = pack_task(task, pack_state(model), node=node, ttl=60)
-    return app(message, context(**{"partition-id": 0})).content, model
+    message = pack_task(task, pack_state(model), node=5, ttl=60)
+    return app(message, context(**{"device-id": 0})).content, model
 
 
 @pytest.mark.parametrize("method", conf_names("method"))
@@ -93,9 +96,9 @@ def test_whatever_is_added_to_a_reply_is_noticed(smoke: Smoke) -> None:
 
 
 @pytest.mark.parametrize("node", [{"device-id": 3}, {"partition-id": 3, "num-partitions": 4}])
-def test_an_answer_to_who_are_you_is_one_number(node: dict[str, int]) -> None:
+def test_an_answer_to_who_are_you_is_one_number(node: dict[str, int], tmp_path: Path) -> None:
     query = Message(RecordDict(), dst_node_id=5, message_type=MessageType.QUERY, ttl=60)
-    content = client_app.app(query, context(**node, spool="/home/ada/holiday")).content
+    content = client_app.app(query, context(**node, **{"state-dir": str(tmp_path), "source": str(tmp_path)})).content
     assert list(content) == ["identity"]
     assert dict(content.metric_records["identity"]) == {"device" if "device-id" in node else "rank": 3}
 
@@ -179,12 +182,16 @@ def test_a_failure_leaves_the_device_without_its_message(
         assert "\\xc8" not in told
 
 
-def test_a_failure_says_where_in_our_code_it_happened(smoke: Smoke) -> None:
-    """The real handler, with a dataset that is gone."""
-    app = ClientApp(mods=[discreet])
-    app.train()(client_app.train)
-    config = smoke()
-    gone = config.model_copy(update={"dataset": {"_target_": "sofed_flwr.datasets.npz.Npz", "path": "/home/ada/x.npz"}})
-    with pytest.raises(DeviceError, match=r"^\w+ in sofed_flwr\.[\w.]+, line \d+; ") as failure:
-        train(gone, app)
+def test_a_failure_says_where_in_our_code_it_happened(smoke: Smoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("/home/ada/holiday.jpg")
+
+    monkeypatch.setattr(Device, "_restore", broken)
+    with pytest.raises(DeviceError, match=r"^KeyError in sofed_flwr\.device\.train_round, line \d+; ") as failure:
+        train(smoke())
     assert "ada" not in str(failure.value)
+
+
+def test_what_was_written_for_the_server_reaches_it(smoke: Smoke) -> None:
+    with pytest.raises(DeviceError, match="the source has given 0 images so far"):
+        train(smoke(), failing(DeviceError("the source has given 0 images so far")))

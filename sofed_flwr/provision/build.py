@@ -27,7 +27,7 @@ DEVICE_SETTINGS = {
     "SOFED_COLLECT": "--camera 0",
     "SOFED_PORT": "9094",
 }
-DEVICE_NOTE = b"# Here devices differ, and here alone. Threads of training, by default all cores: OMP_NUM_THREADS=3\n"
+DEVICE_NOTE = b"# Here devices differ, and here alone. Threads of training, by default one per core: SOFED_THREADS=3\n"
 
 
 def provision(

@@ -38,11 +38,12 @@ umask 077
 here=$$(cd "$$(dirname "$$0")" && pwd)
 [ -n "$${SOFED_DEVICE:-}" ] || { set -a; . "$$here/sofed.env"; set +a; }
 mkdir -p "$$SOFED_STATE/flower"
+threads=$${SOFED_THREADS:-$$(nproc)}
 export PATH="$$SOFED_BIN:$$PATH" FLWR_HOME="$$SOFED_STATE/flower"  # Flower's commands start each other by name
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 export no_proxy="127.0.0.1,localhost,$${no_proxy:-}"
 ${warning}exec flower-supernode --superlink "$$SOFED_SUPERLINK" --host 127.0.0.1 --port "$$SOFED_PORT" \\
-    --node-config "device-id=$$SOFED_DEVICE source='$$SOFED_SPOOL' state-dir='$$SOFED_STATE'" \\
+    --node-config "device-id=$$SOFED_DEVICE source='$$SOFED_SPOOL' state-dir='$$SOFED_STATE' threads=$$threads" \\
     ${trust}
 """)
 DEVICE_TRUST = '--root-certificates "$here/ca.crt" --auth-supernode-private-key "$here/key"'
