@@ -28,7 +28,7 @@ Smoke = Callable[..., RunConfig]
 
 COUNTERS = {
     *("round", "loss", "steps", "seen", "discarded", "held", "rescored"),
-    *("seconds_scoring", "seconds_training", "starved", "unreadable", "repeated", "unsaved"),
+    *("seconds_scoring", "seconds_training", "starved", "unreadable", "rejected", "unsaved"),
 }
 WITHOUT_PREDICTOR = {"fedsimclr", "fedmoco"}
 HEADER = 256

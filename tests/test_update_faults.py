@@ -17,7 +17,8 @@ from sofed_flwr.assembly import build_device, build_server
 from sofed_flwr.config import compose
 from sofed_flwr.contracts import State, Update
 from sofed_flwr.encoder_file import load_encoder
-from sofed_flwr.flower import identify, pack_update, unpack_task
+from sofed_flwr.flower import pack_update, unpack_task
+from sofed_flwr.node_directory import identify
 from sofed_flwr.run_config import RunConfig
 from sofed_flwr.runlog import read_rows
 from sofed_flwr.server import RunStoppedError, Server

@@ -85,7 +85,7 @@ class FixedClipping:
 
     def aggregate(self, updates: Sequence[Update], current: State) -> State:
         """Parameters by Flower's wrapper, as one vector: it passes over tensors without dimensions."""
-        names = [name for name, tensor in current.items() if is_parameter(name, tensor)]
+        names = sorted(name for name, tensor in current.items() if is_parameter(name, tensor))
         before = _flat(current, names)
         moved = [Update(update.device, update.round, {FLAT: _moved(update, names, before)}) for update in updates]
         replies = [reply(update, [FLAT], torch.float64) for update in moved]

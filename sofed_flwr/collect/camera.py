@@ -18,9 +18,8 @@ def main(target: str, every: float) -> int:
             continue
         following = monotonic() + every
         decoded, image = camera.retrieve()
-        encoded, frame = cv2.imencode(".jpg", image) if decoded else (False, None)
-        if encoded and frame is not None:
-            sys.stdout.buffer.write(frame.tobytes())
+        if decoded:
+            sys.stdout.buffer.write(cv2.imencode(".jpg", image)[1].tobytes())
             sys.stdout.buffer.flush()
     return 0 if following else 1
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 
-GRACE_SECONDS = 1.5
+GRACE_SECONDS = 1.0
 PIECE = 2**16
 
 
