@@ -18,14 +18,13 @@ from sofed_flwr.config import compose
 from sofed_flwr.contracts import State, Update
 from sofed_flwr.encoder_file import load_encoder
 from sofed_flwr.flower import pack_update, unpack_task
-from sofed_flwr.node_directory import identify
 from sofed_flwr.run_config import RunConfig
 from sofed_flwr.runlog import read_rows
-from sofed_flwr.server import RunStoppedError, Server
-from sofed_flwr.store import DamagedFileError
-from sofed_flwr.strategy import SofedStrategy
+from sofed_flwr.server import Server
+from sofed_flwr.stops import RunStoppedError
+from sofed_flwr.tensor_file import DamagedFileError
 from tests.conftest import federate, same
-from tests.test_flower_bridge import context
+from tests.test_flower_bridge import Grid, context, strategy_of
 
 Smoke = Callable[..., RunConfig]
 Attack = Callable[[State, State], State]
@@ -167,36 +166,27 @@ def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 Forge = Callable[[Message], None]
 
 
-class ForgingGrid:
+class ForgingGrid(Grid):
     """One node for all devices; `forge` spoils the honest reply of a device in a round."""
 
     def __init__(self, forge: dict[tuple[int, int], Forge]) -> None:
+        super().__init__(n5={"partition-id": 0})
         self.forge = forge
 
-    def get_node_ids(self) -> list[int]:
-        return [5]
-
-    def send_and_receive(self, messages: list[Message], timeout: float) -> list[Message]:
-        return list(self._answers(messages))
-
-    def _answers(self, messages: list[Message]) -> Iterator[Message]:
-        for number, message in enumerate(messages):
-            message.metadata.__dict__["_message_id"] = f"{message.metadata.group_id}/{number}"
-            node = context(**{"partition-id": 0})
-            if not message.content.config_records:
-                answer = identify(message, node)
-            else:
-                task, shared = unpack_task(message, node)
-                answer = pack_update(step(shared, task.device, task.round), message)
-                self.forge.get((task.round, task.device), lambda _: None)(answer)
-            answer.metadata.__dict__["_src_node_id"] = 5
-            yield answer
+    def replies(self, message: Message) -> Iterator[Message]:
+        if not message.content.config_records:
+            yield from super().replies(message)
+            return
+        task, shared = unpack_task(message, context(**{"partition-id": 0}))
+        answer = pack_update(step(shared, task.device, task.round), message)
+        self.forge.get((task.round, task.device), lambda _: None)(answer)
+        yield answer
 
 
 def run(config: RunConfig, forge: dict[tuple[int, int], Forge]) -> Server:
-    server = build_server(config)
-    SofedStrategy(server, config.to_yaml(), config.clients, deadline=30, wait=1).run(ForgingGrid(forge))
-    return server
+    strategy = strategy_of(config, ForgingGrid(forge))
+    strategy.run()
+    return strategy.server
 
 
 def arrays(message: Message) -> ArrayRecord:
