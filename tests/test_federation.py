@@ -97,21 +97,6 @@ def test_another_run_keeps_a_devices_images_but_not_its_old_model(smoke: Smoke) 
     assert same(target, online)
 
 
-def test_a_device_whose_newest_state_is_damaged_loses_one_round(smoke: Smoke) -> None:
-    config = smoke()
-    server = build_server(config)
-    for number in (1, 2):
-        build_device(config, server.run, 0).train_round(number, server.shared)
-    store = build_device(config, server.run, 0).store
-    newest = sorted(store.directory.glob("*.safetensors"))[-1]
-    newest.write_bytes(b"")
-    device = build_device(config, server.run, 0)
-    held = device._generation_before(3)
-    assert held is not None
-    assert held.meta["round"] == 1
-    device.train_round(3, server.shared)
-
-
 class MarkedLabels(np.ndarray):
     """Labels that can be recognised wherever they turn up."""
 
