@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sofed_flwr.assembly import check, torch_device
+from sofed_flwr.assembly import check, check_server, torch_device
 from sofed_flwr.component import ConfigError
 from sofed_flwr.config import compose
 from sofed_flwr.display import RunProgress
@@ -36,6 +36,7 @@ class InterruptedRunError(RuntimeError):
 def run_simulation(overrides: Sequence[str]) -> Result:
     """Run to the end; the run's directory and its summary."""
     config = compose(overrides)
+    check(config)
 
     def work(directory: RunDirectory, log: Path, tick: Tick) -> None:
         workers = min(config.workers or len(os.sched_getaffinity(0)), config.clients)
@@ -55,6 +56,7 @@ def run_fleet(overrides: Sequence[str], home: Path, folder: Path) -> Result:
         raise ConfigError(f"out={config.out}: holds a finished run; choose another out")
     if held.config.exists():
         config = compose([*own, f"resume={_quoted(held.path)}"])
+    check_server(config)
 
     def work(directory: RunDirectory, log: Path, tick: Tick) -> None:
         try:
@@ -67,7 +69,6 @@ def run_fleet(overrides: Sequence[str], home: Path, folder: Path) -> Result:
 
 
 def _watched(config: RunConfig, work: Callable[[RunDirectory, Path, Tick], None], again: str) -> Result:
-    check(config)
     directory = RunDirectory(config.directory)
     directory.path.mkdir(parents=True, exist_ok=True)
     directory.summary.unlink(missing_ok=True)
