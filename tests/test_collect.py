@@ -106,6 +106,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 env=os.environ | {"PYTHONPATH": str(root)},
                 stdout=subprocess.PIPE,
                 text=True,
+                # a test suite started in the background inherits an ignored SIGINT; a user's shell does not
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
         )
         return running[-1]

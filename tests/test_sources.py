@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pytest
@@ -167,8 +166,9 @@ def test_bad_files_hardly_slow_the_good_ones_down(tmp_path: Path) -> None:
         assert len(drain(spool)[0]) == 240
         return time.process_time() - began
 
-    ratios = [seconds(clean) / seconds(mixed) for _ in range(7)]
-    assert median(ratios) >= 0.95
+    pairs = [(seconds(clean), seconds(mixed)) for _ in range(7)]
+    fastest_clean, fastest_mixed = (min(column) for column in zip(*pairs, strict=True))
+    assert fastest_clean / fastest_mixed >= 0.95, pairs
 
 
 def test_a_clock_that_went_back_is_reported_and_new_images_count_from_there(
