@@ -4,6 +4,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -251,7 +252,8 @@ def test_registered_devices_come_online_and_strangers_are_turned_away(tmp_path: 
         owner.supernode_command(number, port=port, source=tmp_path / "spool", state=tmp_path / f"state-{port}")
         for owner, number, port in zip([site, site, other], [0, 1, 0], ports[:3], strict=True)
     ]
-    bare = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{fleet}", "--port", str(ports[3])]
+    program = str(Path(sys.executable).parent / "flower-supernode")
+    bare = [program, "--insecure", "--superlink", f"127.0.0.1:{fleet}", "--port", str(ports[3])]
     with ExitStack() as stack:
 
         def start(command: Command, name: str) -> subprocess.Popen[bytes]:

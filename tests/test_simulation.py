@@ -11,9 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from sofed_flwr.run_config import RunConfig
 from sofed_flwr.runlog import read_rows
+from sofed_flwr.store import Generation, Store
 from tests.conftest import SMOKE, federate
 
 ROOT = Path(__file__).parent.parent
@@ -117,21 +119,30 @@ def test_ctrl_c_leaves_no_process_and_the_run_resumes_to_the_encoder_it_would_ha
     assert (out / "encoder.safetensors").read_bytes() == expected_encoder(whole)
 
 
+def foreign_state(out: Path) -> None:
+    """State of no run makes every ClientApp raise."""
+    for device in ("0", "1"):
+        Store(out / "devices" / device).save(Generation(0, {"x": torch.zeros(1)}, {}))
+
+
+def directory_in_the_way(out: Path) -> None:
+    """A directory where a file is to be written makes the ServerApp raise."""
+    (out / "config.yaml.tmp").mkdir()
+
+
 @pytest.mark.flower
 @pytest.mark.parametrize(
-    ("in_the_way", "reason"),
-    [("devices", "NotADirectoryError"), ("checkpoint", "File exists")],
+    ("spoil", "reason"),
+    [(foreign_state, "KeyError"), (directory_in_the_way, "Is a directory")],
     ids=["client", "server"],
 )
 def test_a_failure_inside_an_app_reaches_the_user_in_its_own_words(
-    tmp_path: Path, in_the_way: str, reason: str
+    tmp_path: Path, spoil: Callable[[Path], None], reason: str
 ) -> None:
-    """A file where a directory should be makes every ClientApp, or the ServerApp, raise."""
-    (tmp_path / in_the_way).write_text("not a directory")
+    spoil(tmp_path)
     done = sofed("run", *SMOKE, "federation.patience=1", f"out={tmp_path}")
     assert done.returncode == 1
     assert reason in done.stderr
-    assert in_the_way in done.stderr
 
 
 @pytest.mark.flower
