@@ -91,7 +91,8 @@ class Node:
         self.home = self.state / "flower"
         self.spool.mkdir(parents=True)
         command = site.supernode_command(number, source=self.spool, state=self.state, port=free_port())
-        self.program = Program(command, folder / f"device-{number}.log", **environment)
+        alone = {"SOFED_THREADS": "1"}  # several devices on one machine must not each take all of its cores
+        self.program = Program(command, folder / f"device-{number}.log", **alone, **environment)
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
 

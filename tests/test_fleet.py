@@ -23,7 +23,7 @@ from tests.fleet import Fleet, filling, wait_for
 
 pytestmark = pytest.mark.flower
 
-DEADLINE = 45.0
+DEADLINE = 75.0
 OVERRIDES = [
     *("scale=smoke", "dataset=shapes", "clients=5", "rounds=5", "stream.segments=2", "evaluation.every=5"),
     *(f"federation.deadline={DEADLINE:g}", "federation.quorum=2", "federation.everyone=150"),
@@ -166,11 +166,10 @@ def reasons(rows: list[Row]) -> dict[int, str]:
     return {row["device"]: row["reason"] for row in rows}
 
 
-def test_devices_that_die_or_freeze_cost_their_own_reply_and_the_deadline(story: Story) -> None:
-    """Faults 1 and 17: the dead and the frozen device are awaited until the deadline, which the round keeps."""
+def test_devices_that_die_or_freeze_cost_their_own_reply_and_a_minute(story: Story) -> None:
+    """Faults 1 and 17: until Flower counts them as offline, a minute after a last heartbeat, or the deadline."""
     assert set(story.fleet.replied(2)) == {0, 4}
-    dropped = reasons(story.fleet.rows("dropped", 2))
-    assert dropped[1] == dropped[3] == f"no reply within {DEADLINE:g} s"
+    assert set(reasons(story.fleet.rows("dropped", 2))) == {1, 2, 3}
     assert story.seconds["round 2"] < DEADLINE + 5
 
 
