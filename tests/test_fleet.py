@@ -181,7 +181,7 @@ def test_a_training_process_that_dies_costs_its_reply_and_takes_part_in_the_next
 
 
 def test_a_device_started_again_trains_on_from_its_last_commit(story: Story) -> None:
-    """Fault 2: its node is refused until the server counts it as offline, at most a minute; then the next round has it."""
+    """Fault 2: refused until the server counts it as offline, at most a minute; then the next round has it."""
     assert story.digests["after the cut"] == story.digests["before the cut"] != ""
     assert story.seconds["device 1 back at work"] < 75 + DEADLINE
     assert {1} <= {device for number in (3, 4, 5) for device in story.fleet.replied(number)}
