@@ -100,17 +100,18 @@ class Node:
         self.program.start()
         self._supervisor.start()
 
-    def client(self) -> psutil.Process | None:
-        """The process that trains, while there is one."""
+    def client(self, since: float = 0.0) -> psutil.Process | None:
+        """The process that trains, while there is one; that of an earlier round may take its time to end."""
         for process in processes(self.home):
             with suppress(psutil.Error):
-                if "flwr-clientapp" in " ".join(process.cmdline()):
+                if "flwr-clientapp" in " ".join(process.cmdline()) and process.create_time() > since:
                     return process
         return None
 
-    def kill_client(self) -> None:
-        if process := self.client():
-            process.kill()
+    def kill_client(self, since: float) -> None:
+        process = self.client(since)
+        assert process is not None
+        process.kill()
 
     def pull_the_plug(self) -> None:
         end(self.home)
@@ -148,6 +149,7 @@ class Fleet:
         self.site = provision(folder / "site", ["localhost"], devices, **ports, bind="127.0.0.1", say=quiet)
         self.home = self.site.server / "flower"
         self.out = folder / "run"
+        self.committed_at = 0.0
         self.superlink = Program(self.site.superlink_command(), folder / "superlink.log")
         self.nodes = [Node(self.site, k, folder, **(hostile if k == devices - 1 else {})) for k in range(devices)]
 
@@ -196,6 +198,7 @@ class Fleet:
 
     def wait_until_committed(self, round_number: int) -> None:
         wait_for(lambda: self.committed(round_number), f"round {round_number}")
+        self.committed_at = time.time()
 
     def stop(self) -> None:
         for node in self.nodes:

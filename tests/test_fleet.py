@@ -114,9 +114,10 @@ def _plug_crash_and_freeze(story: Story) -> None:
     one, two, three = fleet.nodes[1:4]
     story.digests["before the cut"] = newest(device_files(fleet, 1))
     story.digests["before the crash"] = newest(device_files(fleet, 2))
-    wait_for(lambda: one.client() and two.client() and three.client(), "three devices at work")
+    since = fleet.committed_at
+    wait_for(lambda: all(node.client(since) for node in (one, two, three)), "three devices at work")
     began = time.monotonic()
-    two.kill_client()
+    two.kill_client(since)
     three.freeze()
     one.pull_the_plug()
     story.digests["after the cut"] = newest(device_files(fleet, 1))
@@ -124,14 +125,14 @@ def _plug_crash_and_freeze(story: Story) -> None:
     wait_for(lambda: fleet.rows("replies", 2), "the end of round 2")
     story.seconds["round 2"] = time.monotonic() - began
     three.thaw()
-    wait_for(lambda: one.client(), "device 1 at work again")
+    wait_for(one.client, "device 1 at work again")
     story.seconds["device 1 back at work"] = time.monotonic() - began
 
 
 def _kill_the_server(story: Story, run: "subprocess.Popen[str]") -> tuple[int, str]:
     """Round 4: kill -9 of the SuperLink; started again on its database, the same command continues."""
     fleet = story.fleet
-    wait_for(lambda: fleet.nodes[0].client(), "device 0 at work")
+    wait_for(lambda: fleet.nodes[0].client(fleet.committed_at), "device 0 at work")
     process = fleet.superlink.process
     assert process is not None
     process.kill()
@@ -151,7 +152,7 @@ def _kill_the_app(story: Story, run: "subprocess.Popen[str]") -> tuple[int, str]
     story.seconds["resumed"] += time.monotonic()
     story.digests["server after"] = newest(fleet.out / "checkpoint")
     fleet.wait_until_committed(4)
-    wait_for(lambda: fleet.nodes[0].client(), "device 0 at work")
+    wait_for(lambda: fleet.nodes[0].client(fleet.committed_at), "device 0 at work")
     fleet.kill_server_app()
     return ending(run)
 
