@@ -149,7 +149,6 @@ class Fleet:
         self.site = provision(folder / "site", ["localhost"], devices, **ports, bind="127.0.0.1", say=quiet)
         self.home = self.site.server / "flower"
         self.out = folder / "run"
-        self.committed_at = 0.0
         self.superlink = Program(self.site.superlink_command(), folder / "superlink.log")
         self.nodes = [Node(self.site, k, folder, **(hostile if k == devices - 1 else {})) for k in range(devices)]
 
@@ -198,7 +197,14 @@ class Fleet:
 
     def wait_until_committed(self, round_number: int) -> None:
         wait_for(lambda: self.committed(round_number), f"round {round_number}")
-        self.committed_at = time.time()
+
+    @property
+    def committed_at(self) -> float:
+        """When the last round was committed; whoever trains since then trains the next one."""
+        return max(path.stat().st_mtime for path in (self.out / "checkpoint").glob("*.safetensors"))
+
+    def at_work(self) -> bool:
+        return any(node.client(self.committed_at) for node in self.nodes)
 
     def stop(self) -> None:
         for node in self.nodes:

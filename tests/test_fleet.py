@@ -132,7 +132,7 @@ def _plug_crash_and_freeze(story: Story) -> None:
 def _kill_the_server(story: Story, run: "subprocess.Popen[str]") -> tuple[int, str]:
     """Round 4: kill -9 of the SuperLink; started again on its database, the same command continues."""
     fleet = story.fleet
-    wait_for(lambda: fleet.nodes[0].client(fleet.committed_at), "device 0 at work")
+    wait_for(fleet.at_work, "a device at work")
     process = fleet.superlink.process
     assert process is not None
     process.kill()
@@ -152,7 +152,7 @@ def _kill_the_app(story: Story, run: "subprocess.Popen[str]") -> tuple[int, str]
     story.seconds["resumed"] += time.monotonic()
     story.digests["server after"] = newest(fleet.out / "checkpoint")
     fleet.wait_until_committed(4)
-    wait_for(lambda: fleet.nodes[0].client(fleet.committed_at), "device 0 at work")
+    wait_for(fleet.at_work, "a device at work")
     fleet.kill_server_app()
     return ending(run)
 
