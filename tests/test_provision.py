@@ -1,5 +1,6 @@
 """Provisioning: what a site holds, that running again loses nothing, and that its keys really keep strangers out."""
 
+import os
 import shutil
 import socket
 import ssl
@@ -252,8 +253,10 @@ def test_registered_devices_come_online_and_strangers_are_turned_away(tmp_path: 
         owner.supernode_command(number, port=port, source=tmp_path / "spool", state=tmp_path / f"state-{port}")
         for owner, number, port in zip([site, site, other], [0, 1, 0], ports[:3], strict=True)
     ]
-    program = str(Path(sys.executable).parent / "flower-supernode")
-    bare = [program, "--insecure", "--superlink", f"127.0.0.1:{fleet}", "--port", str(ports[3])]
+    programs = Path(sys.executable).parent  # a SuperNode starts others by their bare names
+    path = {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
+    bare = [str(programs / "flower-supernode"), "--insecure", "--max-wait-time", "1"]
+    plain = Command([*bare, "--superlink", f"127.0.0.1:{fleet}", "--port", str(ports[3])], nodes[0].environment | path)
     with ExitStack() as stack:
 
         def start(command: Command, name: str) -> subprocess.Popen[bytes]:
@@ -264,7 +267,6 @@ def test_registered_devices_come_online_and_strangers_are_turned_away(tmp_path: 
         said: list[str] = []
         register(site, said.append)
         assert said == ["device-0: registered", "device-1: registered", "2 devices are registered, 2 of them now"]
-        plain = Command([*bare, "--max-wait-time", "1"], nodes[0].environment)
         refused = [start(nodes[2], "stranger"), start(plain, "plain")]
         for number in (0, 1):
             start(nodes[number], f"node-{number}")
