@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sofed_flwr.flower_commands import FlowerCommands, RunFailed
+from sofed_flwr.run_directory import RunDirectory
+from sofed_flwr.run_lock import RunLock
 
 CONNECTION = "fleet"
 """The SuperLink's name in the FLWR_HOME that `sofed provision` makes."""
+FAREWELL_SECONDS = 15.0
+"""Between the end of a ServerApp and Flower's word of it; a killed one Flower misses only after a minute."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +35,39 @@ def train_on_fleet(job: FleetJob, tick: Callable[[], None], interval: float = 0.
 
     Ctrl-C stops the run on the server, too.
     """
-    receipt = job.folder / "flower_run"
+    receipt, lock = job.folder / "flower_run", RunDirectory(job.folder).lock
     with job.log.open("ab") as log:
         flower = FlowerCommands(str(job.home), log, tick, interval, {})
-        run_id = _going_on(flower, receipt) or flower.submit(job.app, job.overrides, CONNECTION, job.folder)
-        receipt.write_text(run_id)
-        stream = flower.start(log, "flwr", "log", run_id, CONNECTION, "--stream")  # ends with the run
+        run_id = _going_on(flower, receipt, lock)
+        if run_id is None:
+            run_id = flower.submit(job.app, job.overrides, CONNECTION, job.folder)
+            receipt.write_text(run_id)
         try:
-            flower.until(lambda: stream.poll() is not None)
+            if not _watch(flower, run_id, lambda: _is_orphaned(receipt, lock)):
+                _stop(flower, run_id)
+                flower.fail("The ServerApp's process is gone")
         except KeyboardInterrupt:
-            with contextlib.suppress(RunFailed):
-                flower.ask("stop", run_id, CONNECTION)
+            _stop(flower, run_id)
             raise
-        finally:
-            stream.kill()
-            stream.wait()
         flower.judge(CONNECTION, run_id)
 
 
-def _going_on(flower: FlowerCommands, receipt: Path) -> str | None:
+def _watch(flower: FlowerCommands, run_id: str, orphaned: Callable[[], bool]) -> bool:
+    """Copy the run's log until its end; False if its ServerApp went without a word."""
+    stream = flower.start(flower.log, "flwr", "log", run_id, CONNECTION, "--stream")  # ends with the run
+
+    def ended() -> bool:
+        return stream.poll() is not None
+
+    try:
+        flower.until(lambda: ended() or orphaned())
+        return bool(flower.until(ended, FAREWELL_SECONDS))
+    finally:
+        stream.kill()
+        stream.wait()
+
+
+def _going_on(flower: FlowerCommands, receipt: Path, lock: RunLock) -> str | None:
     """The run that an earlier call submitted, if the SuperLink still runs it."""
     if not receipt.exists():
         return None
@@ -58,4 +76,19 @@ def _going_on(flower: FlowerCommands, receipt: Path) -> str | None:
         status: str = flower.ask("list", CONNECTION, "--run-id", run_id)["runs"][0]["status"]
     except RunFailed:  # a SuperLink that does not know this run; one that does not answer will say so at once
         return None
-    return None if status.startswith("finished") else run_id
+    if status.startswith("finished"):
+        return None
+    if _is_orphaned(receipt, lock):
+        _stop(flower, run_id)
+        return None
+    return run_id
+
+
+def _is_orphaned(receipt: Path, lock: RunLock) -> bool:
+    """Whether the ServerApp of the run that was submitted last began, and is gone."""
+    return lock.was_lost_after(receipt.stat().st_mtime)
+
+
+def _stop(flower: FlowerCommands, run_id: str) -> None:
+    with contextlib.suppress(RunFailed):
+        flower.ask("stop", run_id, CONNECTION)

@@ -7,6 +7,7 @@ devices/<id>/         the simulated devices' own state
 encoder.safetensors   the result: the backbone, with what is needed to rebuild it
 summary.json          the result in numbers
 tensorboard/          the diary once more, with tracking=tensorboard
+server.lock           held while a server works here
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any
 
 from sofed_flwr.contracts import State
 from sofed_flwr.prefixes import over, under
+from sofed_flwr.run_lock import RunLock
 from sofed_flwr.runlog import RunLog
 from sofed_flwr.store import Generation, Store, write_atomically
 
@@ -43,11 +45,13 @@ class RunDirectory:
         self.encoder = path / "encoder.safetensors"
         self.summary = path / "summary.json"
         self.log = RunLog(path / "metrics.jsonl")
+        self.lock = RunLock(path / "server.lock")
         self._checkpoints = Store(path / "checkpoint")
 
     def begin(self, config: str) -> Checkpoint | None:
-        """Create it, or find the last committed round and take back what was logged after it."""
+        """Create it, or find the last committed round and take back what was logged after it; then it is ours."""
         self.path.mkdir(parents=True, exist_ok=True)
+        self.lock.take()
         newest = self._checkpoints.newest()
         write_atomically(self.config, config.encode())
         self.log.rewind(-1 if newest is None else newest.number)

@@ -1,9 +1,11 @@
 """A real federation on loopback, started by the scripts that `sofed provision` ships.
 
 SuperNodes live under a supervisor that does what their systemd unit says: always start again. Spools are filled while
-the federation trains. Everything is found again by the FLWR_HOME its processes inherit, and stopped by its pid.
+the federation trains. Everything is found again by the FLWR_HOME its processes inherit, and stopped by its pid. Each
+device keeps a diary of the tasks it began, so that a mishap can meet it in the middle of one.
 """
 
+import os
 import signal
 import socket
 import subprocess
@@ -13,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -28,6 +30,33 @@ RESTART_SECONDS = 5.0
 """Between the end of a SuperNode and its next start; the shipped unit says 15."""
 PATIENCE = 240.0
 """Bound of every wait; CI's machine may be busy."""
+DIARY = '''
+import sys
+if "flwr-clientapp" in " ".join(sys.orig_argv):
+    import os, time
+    import sofed_flwr.flower as bridge
+    unpack = bridge.unpack_task
+
+    def unpack_task(message, context):
+        """The task has arrived: a line in the diary, and time for something to happen to this process."""
+        task, shared = unpack(message, context)
+        with open(os.environ["FLEET_DIARY"], "a") as diary:
+            diary.write(f"{message.metadata.created_at} {message.metadata.run_id} {task.round} {os.getpid()}\\n")
+        time.sleep(3)
+        return task, shared
+
+    bridge.unpack_task = unpack_task
+'''
+"""A `sitecustomize` for all devices."""
+
+
+class Work(NamedTuple):
+    """A task that a device began: when it was sent, in which of Flower's runs, for which round, in which process."""
+
+    sent: float
+    run: int
+    round: int
+    pid: int
 
 
 def free_port() -> int:
@@ -85,14 +114,21 @@ class Program:
 class Node:
     """One device: a SuperNode that is started again whenever it ends, with its spool and its state."""
 
-    def __init__(self, site: Site, number: int, folder: Path, **environment: str) -> None:
+    def __init__(self, site: Site, number: int, folder: Path, habits: str) -> None:
+        """`habits` is Python that every process of the device begins with."""
         self.number = number
         self.spool, self.state = folder / f"spool-{number}", folder / f"state-{number}"
         self.home = self.state / "flower"
+        self.diary = folder / f"diary-{number}"
         self.spool.mkdir(parents=True)
         command = site.supernode_command(number, source=self.spool, state=self.state, port=free_port())
-        alone = {"SOFED_THREADS": "1"}  # several devices on one machine must not each take all of its cores
-        self.program = Program(command, folder / f"device-{number}.log", **alone, **environment)
+        code = _sitecustomize(folder / f"habits-{number}", habits)
+        environment = {
+            "SOFED_THREADS": "1",  # several devices on one machine must not each take all of its cores
+            "FLEET_DIARY": str(self.diary),
+            "PYTHONPATH": os.pathsep.join([str(code), os.environ.get("PYTHONPATH", "")]),
+        }
+        self.program = Program(command, folder / f"device-{number}.log", **environment)
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
 
@@ -100,18 +136,18 @@ class Node:
         self.program.start()
         self._supervisor.start()
 
-    def client(self, since: float = 0.0) -> psutil.Process | None:
-        """The process that trains, while there is one; that of an earlier round may take its time to end."""
-        for process in processes(self.home):
-            with suppress(psutil.Error):
-                if "flwr-clientapp" in " ".join(process.cmdline()) and process.create_time() > since:
-                    return process
-        return None
+    def work(self, round_number: int) -> Work | None:
+        """What it did last for this round, finished or not."""
+        lines = self.diary.read_text().splitlines() if self.diary.exists() else []
+        words = [line.split() for line in lines]
+        works = [Work(float(sent), int(run), int(number), int(pid)) for sent, run, number, pid in words]
+        return next((work for work in reversed(works) if work.round == round_number), None)
 
-    def kill_client(self, since: float) -> None:
-        process = self.client(since)
-        assert process is not None
-        process.kill()
+    def kill_client(self, round_number: int) -> None:
+        """kill -9 of the process that trains this round."""
+        work = self.work(round_number)
+        assert work is not None
+        os.kill(work.pid, signal.SIGKILL)
 
     def pull_the_plug(self) -> None:
         end(self.home)
@@ -141,8 +177,8 @@ class Node:
 class Fleet:
     """A site with its server, its devices and its runs."""
 
-    def __init__(self, folder: Path, devices: int, **hostile: str) -> None:
-        """The last device gets `hostile` into its environment."""
+    def __init__(self, folder: Path, devices: int, hostile: str = "") -> None:
+        """The last device does what `hostile` says."""
         quiet: Callable[[str], None] = lambda _: None  # noqa: E731
         ports = {"port": free_port(), "control_port": free_port()}
         self.folder = folder
@@ -150,7 +186,8 @@ class Fleet:
         self.home = self.site.server / "flower"
         self.out = folder / "run"
         self.superlink = Program(self.site.superlink_command(), folder / "superlink.log")
-        self.nodes = [Node(self.site, k, folder, **(hostile if k == devices - 1 else {})) for k in range(devices)]
+        habits = [DIARY] * (devices - 1) + [DIARY + hostile]
+        self.nodes = [Node(self.site, k, folder, own) for k, own in enumerate(habits)]
 
     def start_server(self) -> None:
         self.superlink.start()
@@ -192,24 +229,28 @@ class Fleet:
         """Devices whose updates entered a round's mean."""
         return [row["device"] for row in self.rows("steps", round_number) if "device" in row]
 
-    def committed(self, round_number: int) -> bool:
-        return any("device" not in row for row in self.rows("seconds", round_number))
+    def seconds(self, round_number: int) -> float:
+        """How long a committed round took, 0 for others."""
+        return next((row["value"] for row in self.rows("seconds", round_number) if "device" not in row), 0.0)
 
     def wait_until_committed(self, round_number: int) -> None:
-        wait_for(lambda: self.committed(round_number), f"round {round_number}")
+        wait_for(lambda: self.seconds(round_number), f"round {round_number}")
 
-    @property
-    def committed_at(self) -> float:
-        """When the last round was committed; whoever trains since then trains the next one."""
-        return max(path.stat().st_mtime for path in (self.out / "checkpoint").glob("*.safetensors"))
-
-    def at_work(self) -> bool:
-        return any(node.client(self.committed_at) for node in self.nodes)
+    def wait_until_at_work(self, round_number: int, *numbers: int) -> None:
+        """Until these devices have begun this round."""
+        nodes = [self.nodes[number] for number in numbers]
+        wait_for(lambda: all(node.work(round_number) for node in nodes), f"devices {numbers} in round {round_number}")
 
     def stop(self) -> None:
         for node in self.nodes:
             node.stop()
         end(self.home)
+
+
+def _sitecustomize(folder: Path, code: str) -> Path:
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(code)
+    return folder
 
 
 def _listens(port: int) -> bool:

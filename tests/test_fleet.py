@@ -5,7 +5,6 @@ test reads one chapter of it. Device 4 is hostile.
 """
 
 import hashlib
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -23,17 +22,14 @@ from tests.fleet import Fleet, filling, wait_for
 
 pytestmark = pytest.mark.flower
 
-DEADLINE = 75.0
+DEADLINE = 50.0
+"""Less than the minute after which Flower itself gives a silent device up, more than an undisturbed round takes."""
 OVERRIDES = [
     *("scale=smoke", "dataset=shapes", "clients=5", "rounds=5", "stream.segments=2", "evaluation.every=5"),
     *(f"federation.deadline={DEADLINE:g}", "federation.quorum=2", "federation.everyone=150"),
 ]
 HOSTILE = '''
-import sys
-if "flwr-clientapp" in " ".join(sys.orig_argv):
     from dataclasses import replace
-    import torch
-    import sofed_flwr.flower as bridge
     honest = bridge.pack_update
 
     def pack_update(update, task):
@@ -79,10 +75,7 @@ def device_files(fleet: Fleet, number: int) -> Path:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("fleet")
-    (folder / "hostile").mkdir()
-    (folder / "hostile" / "sitecustomize.py").write_text(HOSTILE)
-    path = os.pathsep.join([str(folder / "hostile"), os.environ.get("PYTHONPATH", "")])
-    fleet = Fleet(folder, 5, PYTHONPATH=path)
+    fleet = Fleet(folder, 5, HOSTILE)
     try:
         with filling(fleet.nodes, every=0.5):
             yield _tell(Story(fleet))
@@ -101,10 +94,11 @@ def _tell(story: Story) -> Story:
     _plug_crash_and_freeze(story)
     fleet.wait_until_committed(3)
     story.endings["server killed"] = _kill_the_server(story, run)
-    story.endings["app killed"] = _kill_the_app(story, fleet.run(*OVERRIDES))
+    story.endings["app killed"] = _kill_the_app(story)
     story.endings["end"] = ending(fleet.run(*OVERRIDES))
     story.endings["too few"] = _too_few(story)
-    print({name: round(value, 1) for name, value in story.seconds.items()})
+    rounds = {number: round(fleet.seconds(number), 1) for number in range(1, 6)}
+    print("rounds", rounds, {name: round(value, 1) for name, value in story.seconds.items()})
     return story
 
 
@@ -112,27 +106,25 @@ def _plug_crash_and_freeze(story: Story) -> None:
     """Round 2: device 1 loses power, the training process of device 2 is killed, device 3 freezes."""
     fleet = story.fleet
     one, two, three = fleet.nodes[1:4]
-    story.digests["before the cut"] = newest(device_files(fleet, 1))
-    story.digests["before the crash"] = newest(device_files(fleet, 2))
-    since = fleet.committed_at
-    wait_for(lambda: all(node.client(since) for node in (one, two, three)), "three devices at work")
-    began = time.monotonic()
-    two.kill_client(since)
-    three.freeze()
-    one.pull_the_plug()
-    story.digests["after the cut"] = newest(device_files(fleet, 1))
-    story.digests["after the crash"] = newest(device_files(fleet, 2))
-    wait_for(lambda: fleet.rows("replies", 2), "the end of round 2")
-    story.seconds["round 2"] = time.monotonic() - began
+    for number, name in enumerate(("cut", "crash"), start=1):
+        story.digests[f"before the {name}"] = newest(device_files(fleet, number))
+    mishaps = {1: one.pull_the_plug, 2: lambda: two.kill_client(2), 3: three.freeze}
+    while mishaps:
+        struck = wait_for(lambda: next((k for k in mishaps if fleet.nodes[k].work(2)), None), "a device in round 2")
+        mishaps.pop(struck)()
+        story.seconds[f"device {struck} struck"] = time.monotonic()
+    for number, name in enumerate(("cut", "crash"), start=1):
+        story.digests[f"after the {name}"] = newest(device_files(fleet, number))
+    fleet.wait_until_committed(2)
     three.thaw()
-    wait_for(one.client, "device 1 at work again")
-    story.seconds["device 1 back at work"] = time.monotonic() - began
+    wait_for(lambda: any(one.work(number) for number in (3, 4, 5)), "device 1 at work again")
+    story.seconds["device 1 back at work"] = time.monotonic() - story.seconds["device 1 struck"]
 
 
 def _kill_the_server(story: Story, run: "subprocess.Popen[str]") -> tuple[int, str]:
     """Round 4: kill -9 of the SuperLink; started again on its database, the same command continues."""
     fleet = story.fleet
-    wait_for(fleet.at_work, "a device at work")
+    fleet.wait_until_at_work(4, 0)
     process = fleet.superlink.process
     assert process is not None
     process.kill()
@@ -140,21 +132,28 @@ def _kill_the_server(story: Story, run: "subprocess.Popen[str]") -> tuple[int, s
     told = ending(run)
     story.digests["server before"] = newest(fleet.out / "checkpoint")
     fleet.start_server()
-    story.seconds["resumed"] = -time.time()
     return told
 
 
-def _kill_the_app(story: Story, run: "subprocess.Popen[str]") -> tuple[int, str]:
-    """Round 4 again, then kill -9 of the ServerApp in round 5."""
+def _kill_the_app(story: Story) -> tuple[int, str]:
+    """Round 4 again, by the same command; then kill -9 of the ServerApp in round 5."""
     fleet = story.fleet
-    since = -story.seconds["resumed"]
-    wait_for(lambda: any(node.client(since) for node in fleet.nodes), "the first device at work")
-    story.seconds["resumed"] += time.time()
+    killed = {work.run for node in fleet.nodes if (work := node.work(4))}
+    began = time.time()
+    run = fleet.run(*OVERRIDES)
+
+    def first() -> float | None:
+        works = [node.work(4) for node in fleet.nodes]
+        return min((work.sent for work in works if work and work.run not in killed), default=None)
+
+    story.seconds["resumed"] = wait_for(first, "the first task of the resumed run") - began
     story.digests["server after"] = newest(fleet.out / "checkpoint")
-    fleet.wait_until_committed(4)
-    wait_for(fleet.at_work, "a device at work")
+    fleet.wait_until_at_work(5, 0)
     fleet.kill_server_app()
-    return ending(run)
+    killed_at = time.monotonic()
+    told = ending(run)
+    story.seconds["app missed"] = time.monotonic() - killed_at
+    return told
 
 
 def _too_few(story: Story) -> tuple[int, str]:
@@ -167,16 +166,18 @@ def reasons(rows: list[Row]) -> dict[int, str]:
     return {row["device"]: row["reason"] for row in rows}
 
 
-def test_devices_that_die_or_freeze_cost_their_own_reply_and_a_minute(story: Story) -> None:
-    """Faults 1 and 17: until Flower counts them as offline, a minute after a last heartbeat, or the deadline."""
-    assert {0, 4} <= set(story.fleet.replied(2)) <= {0, 2, 4}
-    assert {1, 3} <= set(reasons(story.fleet.rows("dropped", 2)))
-    assert story.seconds["round 2"] < DEADLINE + 5
+def test_a_round_ends_at_its_deadline_without_the_devices_that_died_or_froze(story: Story) -> None:
+    """Faults 1 and 17: the run goes on with the replies of the others."""
+    assert story.fleet.replied(2) == [0, 4]
+    told = reasons(story.fleet.rows("dropped", 2))
+    assert sorted(told) == [1, 2, 3]
+    assert told[2] == f"no reply within {DEADLINE:g} s"
+    assert abs(story.fleet.seconds(2) - DEADLINE) < 5
 
 
 def test_a_device_whose_training_process_dies_takes_part_in_the_next_round(story: Story) -> None:
-    """Fault 4; whether Flower starts the process again in time for the same round is Flower's affair."""
-    assert 2 in story.fleet.replied(3) + story.fleet.replied(4)
+    """Fault 4; SuperNode and server live on."""
+    assert 2 in story.fleet.replied(3)
     assert story.digests["after the crash"] == story.digests["before the crash"] != ""
 
 
@@ -188,6 +189,7 @@ def test_a_device_started_again_trains_on_from_its_last_commit(story: Story) -> 
 
 
 def test_a_frozen_device_is_used_again(story: Story) -> None:
+    """In the next round, unless Flower had already counted it as offline: then in the one after."""
     assert 3 in story.fleet.replied(3) + story.fleet.replied(4)
 
 
@@ -197,12 +199,14 @@ def test_a_killed_server_continues_from_the_last_committed_round(story: Story) -
     assert code == 1
     assert "the same command continues" in text
     assert story.digests["server after"] == story.digests["server before"] != ""
-    assert 0 < story.seconds["resumed"] < 90
+    assert story.seconds["resumed"] < 30
 
 
-def test_a_killed_server_app_continues_too(story: Story) -> None:
+def test_a_killed_server_app_is_missed_at_once_and_continues_too(story: Story) -> None:
     code, text = story.endings["app killed"]
     assert code == 1
+    assert "The ServerApp's process is gone" in text
+    assert story.seconds["app missed"] < 40
     assert "the same command continues" in text
 
 

@@ -41,7 +41,8 @@ ALLOWED = {
     "score_trace": {"contracts", "store", "policies.base"},
     "device": {"contracts", "prefixes", "rng", "store", "tensor_file", "buffer", "stream", "trainer"},
     "encoder_file": {"component", "store", "views"},
-    "run_directory": {"contracts", "prefixes", "store", "runlog"},
+    "run_lock": {"component"},
+    "run_directory": {"contracts", "prefixes", "store", "runlog", "run_lock"},
     "server": {
         *("contracts", "component", "runlog", "summary", "run_directory", "encoder_file", "gate", "stops"),
         *("aggregators.base", "methods.base", "evaluation.suite", "tracking.base"),
@@ -63,7 +64,7 @@ ALLOWED = {
     "doctor": {"component", "provision", "doctor"},
     "report": {"charts", "component", "store", "tensor_file", "runlog", "summary", "report"},
     "flower_commands": set(),
-    "fleet": {"flower_commands"},
+    "fleet": {"flower_commands", "run_directory", "run_lock"},
     "running": {
         *("assembly", "component", "config", "run_config", "display", "run_directory"),
         *("flower_commands", "launcher", "fleet"),
