@@ -5,6 +5,7 @@ the federation trains. Everything is found again by the FLWR_HOME its processes 
 device keeps a diary of the tasks it began, so that a mishap can meet it in the middle of one.
 """
 
+import hashlib
 import os
 import signal
 import socket
@@ -92,6 +93,18 @@ def _kill(process: psutil.Process) -> None:
         process.kill()
 
 
+def ending(run: "subprocess.Popen[str]", seconds: float = PATIENCE) -> tuple[int, str]:
+    """How a command ended: exit code and what it said."""
+    _, error = run.communicate(timeout=seconds)
+    return run.returncode, error
+
+
+def newest(folder: Path) -> str:
+    """Digest of the newest generation's main file."""
+    files = sorted(folder.glob("*.safetensors"))
+    return hashlib.sha256(files[-1].read_bytes()).hexdigest() if files else ""
+
+
 class Program:
     """A shipped script as a process in a session of its own, with its output in a file."""
 
@@ -118,6 +131,7 @@ class Node:
         """`habits` is Python that every process of the device begins with."""
         self.number = number
         self.spool, self.state = folder / f"spool-{number}", folder / f"state-{number}"
+        self.files = self.state / str(number)
         self.home = self.state / "flower"
         self.diary = folder / f"diary-{number}"
         self.spool.mkdir(parents=True)
@@ -194,6 +208,12 @@ class Fleet:
         port = int(self.site.settings["SOFED_CONTROL_PORT"])
         wait_for(lambda: _listens(port), "the SuperLink")
 
+    def kill_server(self) -> None:
+        """kill -9 of the SuperLink."""
+        assert self.superlink.process is not None
+        self.superlink.process.kill()
+        self.superlink.process.wait()
+
     def register(self) -> None:
         register(self.site, lambda _: None)
 
@@ -208,18 +228,10 @@ class Fleet:
             start_new_session=True,
         )
 
-    def server_app(self) -> psutil.Process | None:
-        """The process of the ServerApp, while there is one."""
-        for process in processes(self.home):
-            with suppress(psutil.Error):
-                if "flwr-serverapp" in " ".join(process.cmdline()):
-                    return process
-        return None
-
     def kill_server_app(self) -> None:
-        process = self.server_app()
-        assert process is not None
-        process.kill()
+        """kill -9 of the ServerApp, which works beside the SuperLink."""
+        (app,) = [process for process in processes(self.home) if "flwr-serverapp" in " ".join(process.cmdline())]
+        app.kill()
 
     def rows(self, name: str, round_number: int | None = None) -> list[Row]:
         rows = [row for row in read_rows(self.out / "metrics.jsonl") if row["name"] == name]
@@ -236,10 +248,24 @@ class Fleet:
     def wait_until_committed(self, round_number: int) -> None:
         wait_for(lambda: self.seconds(round_number), f"round {round_number}")
 
-    def wait_until_at_work(self, round_number: int, *numbers: int) -> None:
-        """Until these devices have begun this round."""
-        nodes = [self.nodes[number] for number in numbers]
-        wait_for(lambda: all(node.work(round_number) for node in nodes), f"devices {numbers} in round {round_number}")
+    def strike(self, round_number: int, mishaps: dict[int, Callable[[], None]]) -> dict[int, float]:
+        """Each mishap meets its device as soon as that has begun this round; when it did, by device."""
+        struck: dict[int, float] = {}
+        while left := mishaps.keys() - struck.keys():
+            for device in self._begun(round_number, left):
+                mishaps[device]()
+                struck[device] = time.monotonic()
+        return struck
+
+    def _begun(self, round_number: int, devices: set[int]) -> list[int]:
+        """Those of the devices that are at work in this round, as soon as there are any."""
+        event = lambda: [device for device in devices if self.nodes[device].work(round_number)]  # noqa: E731
+        found: list[int] = wait_for(event, f"one of the devices {devices} in round {round_number}")
+        return found
+
+    def report(self, rounds: int) -> str:
+        lines = [f"round {k}: {self.seconds(k):.0f} s, replies of {self.replied(k)}" for k in range(1, rounds + 1)]
+        return "\n".join(lines)
 
     def stop(self) -> None:
         for node in self.nodes:

@@ -50,6 +50,13 @@ def test_a_reply_a_million_times_too_long_is_dropped_among_three_or_more() -> No
     assert pass_gate(crowd[1:], GLOBAL, 7, norm_limit=10)[1] == {}
 
 
+def test_finite_values_whose_squares_are_not_are_an_outlier_and_no_excuse() -> None:
+    crowd = [update(0, 1.0), update(1, 1.2), update(2, 1e30)]
+    accepted, dropped = pass_gate(crowd, GLOBAL, 7, norm_limit=10)
+    assert [good.device for good in accepted] == [0, 1]
+    assert dropped[2].startswith("moved the model by inf, over 10 times the median")
+
+
 def test_fedavg_is_the_mean_by_hand_and_keeps_dtypes() -> None:
     updates = [
         Update(0, 1, {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3), "h": torch.tensor([1.0]).half()}),
