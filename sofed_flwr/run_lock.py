@@ -24,36 +24,40 @@ class RunLock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
 
     def take(self, patience: float = PATIENCE_SECONDS) -> None:
         """Wait for an earlier server to end, then be the one; a process may take it again."""
-        file = self.path.open("a+")
+        self.path.open("ab").close()  # now it exists, and its time is still that of the last holder
         until = time.monotonic() + patience
-        while not _lock(file):
-            file.seek(0)
-            holder = file.read().strip()
+        while (file := _locked(self.path)) is None:
+            holder = self.path.read_text()
+            if holder == str(os.getpid()):
+                return
             if time.monotonic() > until:
-                file.close()
                 raise ConfigError(f"out={self.path.parent}: process {holder} is at work on this run; stop it first")
             log.warning("waiting for process %s to end, which works on this run", holder)
             time.sleep(min(1.0, patience))
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        self.path.write_text(str(os.getpid()))
         self._file = file
 
     def was_lost_after(self, moment: float) -> bool:
-        """Whether a server took it after this time, as `time.time()` counts, and is gone. Not for the holder to ask."""
-        if not self.path.exists() or self.path.stat().st_mtime < moment:
+        """Whether a server took it after this time, as `time.time()` counts, and is gone."""
+        if not self.path.exists() or not self.path.read_bytes() or self.path.stat().st_mtime < moment:
             return False
-        with self.path.open("a") as file:
-            return _lock(file)
+        file = _locked(self.path)
+        if file is None:
+            return False
+        file.close()
+        return True
 
 
-def _lock(file: IO[str]) -> bool:
+def _locked(path: Path) -> IO[bytes] | None:
+    """The file, locked for as long as it is open; open for reading, so that a disk may turn read-only under it."""
+    file = path.open("rb")
     try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return False
-    return True
+        file.close()
+        return None
+    return file
