@@ -18,7 +18,7 @@ from sofed_flwr.stops import TooFewDevicesError
 from sofed_flwr.store import Store
 from tests.fleet import Fleet, ending, filling, newest, wait_for
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.xdist_group("fleet")]
 
 DEADLINE = 55.0
 """Less than the minute after which Flower itself gives a silent device up, more than an undisturbed round takes."""

@@ -123,35 +123,29 @@ def test_one_attacker_of_five_does_not_turn_a_robust_strategy(smoke: Smoke, stra
 
 @pytest.mark.soak
 @pytest.mark.parametrize("strategy", ROBUST)
-def test_an_encoder_trained_beside_an_attacker_is_as_good_as_a_clean_one(smoke: Smoke, strategy: str) -> None:
-    """Device 4 attacks in every round; it has its share of all classes, so what is missing is its work alone."""
-    clean = knn(smoke, strategy, None)
-    found = {attack.__name__: knn(smoke, strategy, attack) for attack in (million, flipped)}
-    print(f"{strategy}: clean {clean}, attacked {found}")
-    assert all(mean(values) >= mean(clean) - 1 for values in found.values())
+def test_an_encoder_trained_beside_an_attacker_is_as_good_as_a_clean_one(tmp_path: Path, strategy: str) -> None:
+    """The demo with five devices; device 4 attacks in every round, and as all classes are everywhere its work is all
+    that is missing. kNN in percent, mean of the last four rounds, because single rounds differ by more than a point."""
+    untrained, clean = knn(tmp_path / "clean", strategy, None)
+    found = {attack.__name__: knn(tmp_path / attack.__name__, strategy, attack)[1] for attack in (million, flipped)}
+    print(f"\n{strategy}: kNN {untrained:.1f} untrained, {clean:.1f} clean, attacked {found}")
+    assert clean >= untrained + 5, "training works"
+    assert all(value >= clean - 1 for value in found.values())
 
 
-def knn(smoke: Smoke, strategy: str, attack: Attack | None) -> list[float]:
-    """In percent, untrained encoders left out: every second round of the last half, of two seeds."""
-    values = []
-    for seed in range(2):
-        config = smoke(*SOAK, *ROBUST[strategy], f"seed={seed}", out=f"{attack.__name__ if attack else 'clean'}{seed}")
-        server = build_server(config)
-        for number in range(1, config.rounds + 1):
-            crowd = [build_device(config, server.run, k).train_round(number, server.shared) for k in range(5)]
-            if attack is not None:
-                crowd[4] = attacked(crowd[4], server.shared, attack)
-            server.aggregate(number, crowd, {})
-            server.close_round(number)
-        rows = read_rows(server.directory.log.path)
-        values += [row["value"] for row in rows if row["name"] == "knn" and row["round"] > config.rounds / 2]
-    return values
-
-
-SOAK = [
-    *("clients=5", "partition=iid", "rounds=12", "evaluation.every=2", "dataset.train=1500", "dataset.test=1000"),
-    *("encoder.width=8", "buffer=32", "stream.segments=9", "heads.hidden=128", "heads.output=64"),
-]
+def knn(out: Path, strategy: str, attack: Attack | None) -> tuple[float, float]:
+    setting = ["clients=5", "partition=iid", "rounds=12", "evaluation.every=1", "evaluation.linear.fractions=[1.0]"]
+    config = compose([*setting, *ROBUST[strategy], f"out={out}"])
+    server = build_server(config)
+    server.close_round(0)
+    for number in range(1, config.rounds + 1):
+        crowd = [build_device(config, server.run, k).train_round(number, server.shared) for k in range(5)]
+        if attack is not None:
+            crowd[4] = attacked(crowd[4], server.shared, attack)
+        server.aggregate(number, crowd, {})
+        server.close_round(number)
+    values = [row["value"] for row in read_rows(server.directory.log.path) if row["name"] == "knn"]
+    return values[0], mean(values[-4:])
 
 
 # messages
