@@ -92,13 +92,14 @@ def test_an_update_a_million_times_too_long_is_dropped_by_the_gate_before_a_mean
     assert [(number, device) for number, device, _ in dropped(server)] == [(1, 4)]
 
 
+ATTACKS = (million, flipped)
 ROBUST = {
     "fedmedian": ["strategy=fedmedian"],
     "multikrum": ["strategy=multikrum", "strategy.malicious=1", "strategy.select=2"],
 }
 
 
-@pytest.mark.parametrize("attack", [million, flipped])
+@pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("strategy", ROBUST)
 def test_one_attacker_of_five_does_not_turn_a_robust_strategy(smoke: Smoke, strategy: str, attack: Attack) -> None:
     """A flipped update is as long as an honest one, so no gate sees it; the plain mean moves 3/5 of the way."""
@@ -121,19 +122,26 @@ def test_one_attacker_of_five_does_not_turn_a_robust_strategy(smoke: Smoke, stra
         assert float(moved("strategy=fedavg", liar=True).norm() / clean.norm()) < 0.65
 
 
+SPREAD = 5.0
+"""Points by which rounds of one and the same run differ."""
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("strategy", ROBUST)
-def test_an_encoder_trained_beside_an_attacker_is_as_good_as_a_clean_one(tmp_path: Path, strategy: str) -> None:
-    """The demo with five devices; device 4 attacks in every round, and as all classes are everywhere its work is all
-    that is missing. kNN in percent, mean of the last four rounds, because single rounds differ by more than a point."""
-    untrained, clean = knn(tmp_path / "clean", strategy, None)
-    found = {attack.__name__: knn(tmp_path / attack.__name__, strategy, attack)[1] for attack in (million, flipped)}
-    print(f"\n{strategy}: kNN {untrained:.1f} untrained, {clean:.1f} clean, attacked {found}")
-    assert clean >= untrained + 5, "training works"
-    assert all(value >= clean - 1 for value in found.values())
+def test_an_encoder_learns_beside_an_attacker_what_it_learns_without(tmp_path: Path, strategy: str) -> None:
+    """The demo with five devices that have all classes; device 4 attacks in every round.
+
+    Judged by the linear probe: kNN hardly rises here and jumps from round to round (docs/reliability.md has both).
+    """
+    untrained, clean = accuracies(tmp_path / "clean", strategy, None)
+    found = {attack.__name__: accuracies(tmp_path / attack.__name__, strategy, attack)[1] for attack in ATTACKS}
+    print(f"\n{strategy}: untrained {untrained}, clean {clean}, attacked {found}")
+    assert clean["linear_1.0"] >= untrained["linear_1.0"] + 2 * SPREAD, "training works"
+    assert all(values["linear_1.0"] >= clean["linear_1.0"] - SPREAD for values in found.values())
 
 
-def knn(out: Path, strategy: str, attack: Attack | None) -> tuple[float, float]:
+def accuracies(out: Path, strategy: str, attack: Attack | None) -> tuple[dict[str, float], dict[str, float]]:
+    """In percent: of the untrained encoder, and the mean of the last four rounds."""
     setting = ["clients=5", "partition=iid", "rounds=12", "evaluation.every=1", "evaluation.linear.fractions=[1.0]"]
     config = compose([*setting, *ROBUST[strategy], f"out={out}"])
     server = build_server(config)
@@ -144,8 +152,10 @@ def knn(out: Path, strategy: str, attack: Attack | None) -> tuple[float, float]:
             crowd[4] = attacked(crowd[4], server.shared, attack)
         server.aggregate(number, crowd, {})
         server.close_round(number)
-    values = [row["value"] for row in read_rows(server.directory.log.path) if row["name"] == "knn"]
-    return values[0], mean(values[-4:])
+    rows = read_rows(server.directory.log.path)
+    values = {name: [row["value"] for row in rows if row["name"] == name] for name in ("knn", "linear_1.0")}
+    first = {name: found[0] for name, found in values.items()}
+    return first, {name: round(mean(found[-4:]), 1) for name, found in values.items()}
 
 
 # messages
