@@ -1,20 +1,27 @@
 """The bridge to Flower: tasks and updates as messages.
 
-What a device sends is one record of shared tensors and one of counters; nothing else has a way out. A reply is not
-trusted: sizes are compared before anything is decoded, and whatever fails is a `ValueError` about that reply alone.
+What a device sends is the shared model and one record of counters; nothing else has a way out. A reply is not trusted:
+its size is looked at before anything is decoded, and whatever fails is a `ValueError` about that reply alone.
+
+The model travels as one array in the safetensors format. Flower moves every array by several calls through four
+processes. With an array per tensor, 88 for the smallest ResNet, the SuperLink of five devices spent 58 s of CPU on
+three rounds of 33 to 45 s; with a single array 9 s, and the rounds took 20 s (all on one machine with two cores).
 """
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
-from torch import Tensor
 
 from sofed_flwr.contracts import State, Update
+from sofed_flwr.tensor_file import DamagedFileError, from_bytes, to_bytes
 
-NPY_HEADER_BYTES = 256
-"""More than the header of any array we exchange, in the .npy format that Flower uses."""
+MODEL = "model"
+"""Name of the one array in the record of shared tensors."""
+SAFETENSORS = "safetensors"
+"""How Flower's `Array.stype` names the format of that array's bytes."""
+HEADER_BYTES = 256
+"""More than safetensors' description of any one tensor."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +47,13 @@ def unpack_task(message: Message, context: Context) -> tuple[Task, State]:
     own = int(context.node_config.get("device-id", task.device))
     if own != task.device:
         raise ValueError(f"device-id={own}: the server knows this node as device {task.device}")
-    return task, dict(message.content.array_records["shared"].to_torch_state_dict())
+    return task, unpack_model(message.content.array_records["shared"])
 
 
 def pack_update(update: Update, task: Message) -> Message:
     """The only message with content that ever leaves a device."""
     counts: dict[str, Any] = {"round": update.round, **update.metrics}
-    content = RecordDict({"shared": pack_state(update.shared), "counts": MetricRecord(counts)})
+    content = RecordDict({"shared": pack_model(update.shared), "counts": MetricRecord(counts)})
     return Message(content, reply_to=task)
 
 
@@ -59,14 +66,28 @@ def unpack_update(message: Message, device: int, reference: State) -> Update:
         raise ValueError(f"reply holds the records {sorted(content)}, expected counts and shared")
     round_number, counts = _read_counts(content.metric_records["counts"])
     arrays = content.array_records["shared"]
-    shared = {name: _decode(name, array, reference.get(name)) for name, array in arrays.items()}
     counts["bytes_up"] = float(sum(len(array.data) for array in arrays.values()))
-    return Update(device, round_number, shared, counts)
+    most = sum(tensor.nbytes + HEADER_BYTES for tensor in reference.values())
+    if counts["bytes_up"] > most:
+        raise ValueError(f"the model has {counts['bytes_up']:.0f} bytes, expected at most {most}")
+    return Update(device, round_number, unpack_model(arrays), counts)
 
 
-def pack_state(state: State) -> ArrayRecord:
-    """Named tensors as Flower's arrays."""
-    return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in state.items()})
+def pack_model(state: State) -> ArrayRecord:
+    """Named tensors in one of Flower's arrays."""
+    content = to_bytes(state)
+    return ArrayRecord({MODEL: Array("uint8", (len(content),), SAFETENSORS, content)})
+
+
+def unpack_model(record: ArrayRecord) -> State:
+    """The tensors of a packed model, whatever they are, or a `ValueError`."""
+    formats = {name: array.stype for name, array in record.items()}
+    if formats != {MODEL: SAFETENSORS}:
+        raise ValueError(f"the record of shared tensors holds {formats}, expected {MODEL} as {SAFETENSORS}")
+    try:
+        return from_bytes(record[MODEL].data)
+    except DamagedFileError as error:
+        raise ValueError(f"the model cannot be decoded ({error})") from error
 
 
 def _read_counts(record: MetricRecord) -> tuple[int, dict[str, float]]:
@@ -76,16 +97,3 @@ def _read_counts(record: MetricRecord) -> tuple[int, dict[str, float]]:
     numbers: dict[str, Any] = dict(record)
     round_number = int(numbers.pop("round"))
     return round_number, {name: float(value) for name, value in numbers.items()}
-
-
-def _decode(name: str, array: Array, expected: Tensor | None) -> Tensor:
-    if expected is None:
-        raise ValueError(f"{name} is not a tensor of the global model")
-    if tuple(array.shape) != tuple(expected.shape):
-        raise ValueError(f"{name} has shape {tuple(array.shape)}, expected {tuple(expected.shape)}")
-    if not 0 <= len(array.data) - expected.nbytes <= NPY_HEADER_BYTES:
-        raise ValueError(f"{name} has {len(array.data)} bytes, expected about {expected.nbytes}")
-    try:
-        return torch.from_numpy(array.numpy())
-    except (ValueError, TypeError, MemoryError, OSError, EOFError) as error:
-        raise ValueError(f"{name} cannot be decoded ({error})") from error

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from sofed_flwr import rng
 from sofed_flwr.contracts import Update
 from sofed_flwr.exchange import Exchange
-from sofed_flwr.flower import Task, pack_state, pack_task, unpack_update
+from sofed_flwr.flower import Task, pack_model, pack_task, unpack_update
 from sofed_flwr.node_directory import NodeDirectory
 from sofed_flwr.server import Server
 
@@ -51,7 +51,7 @@ class SofedStrategy(Strategy):
         """All rounds that are left."""
         self.start(
             cast(Grid, self._exchange),  # the loop asks no more of a grid than to send and receive
-            initial_arrays=pack_state(self.server.shared),
+            initial_arrays=pack_model(self.server.shared),
             num_rounds=self.server.rounds - self._behind,
             timeout=self.rules.deadline,
             evaluate_fn=self._close,
@@ -80,7 +80,7 @@ class SofedStrategy(Strategy):
         for message in self._exchange.late():
             self.server.note_late(round_number, self._asked.pop(message))
         values = self.server.aggregate(round_number, updates, failures)
-        return pack_state(self.server.shared), MetricRecord({**values})
+        return pack_model(self.server.shared), MetricRecord({**values})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

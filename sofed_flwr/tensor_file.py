@@ -56,10 +56,9 @@ class Content:
 
 def encode(tensors: State, meta: Mapping[str, Any], parts: Parts) -> bytes:
     """The bytes of the file; equal content gives equal bytes."""
-    tensors = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
     stated = {"meta": meta, "rows": parts.rows, "spare": parts.spare, "digests": _digests(tensors, parts)}
     # One entry, because safetensors writes several in random order and equal content shall give equal files.
-    content = safetensors.torch.save(tensors, {FORMAT: BLANK + json.dumps(stated, sort_keys=True)})
+    content = to_bytes(tensors, {FORMAT: BLANK + json.dumps(stated, sort_keys=True)})
     head = head_of(content)
     return b"".join([head.replace(BLANK.encode(), _digest([head]).encode(), 1), memoryview(content)[len(head) :]])
 
@@ -76,12 +75,21 @@ def decode(content: bytes, copy: bytes | None = None) -> Content:
         damage.append("its head is damaged and was read from the copy")
     elif copy is not None and copy != head_of(content):
         damage.append("the copy of its head differs from it and was not needed")
-    try:
-        tensors = safetensors.torch.load(content)
-    except safetensors.SafetensorError as error:
-        raise DamagedFileError(str(error)) from error
-    tensors, lost = _undamaged(tensors, Parts(stated["rows"], stated["spare"]), stated["digests"])
+    tensors, lost = _undamaged(from_bytes(content), Parts(stated["rows"], stated["spare"]), stated["digests"])
     return Content(tensors, stated["meta"], damage + lost)
+
+
+def to_bytes(tensors: State, metadata: dict[str, str] | None = None) -> bytes:
+    """Plain safetensors, without digests."""
+    return safetensors.torch.save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, metadata)
+
+
+def from_bytes(content: bytes) -> State:
+    """The tensors of plain safetensors, or a `DamagedFileError`; in order of name, safetensors' own order is random."""
+    try:
+        return dict(sorted(safetensors.torch.load(content).items()))
+    except (safetensors.SafetensorError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise DamagedFileError(str(error)) from error
 
 
 def head_of(content: bytes) -> bytes:
@@ -140,4 +148,4 @@ def _digest(chunks: Iterable[bytes]) -> str:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.numpy().tobytes()
+    return tensor.detach().numpy().tobytes()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
@@ -19,8 +21,9 @@ from sofed_flwr.assembly import build_dataset, build_method
 from sofed_flwr.contracts import LabeledImages, Split, State
 from sofed_flwr.device import Device, DeviceError
 from sofed_flwr.discretion import discreet
-from sofed_flwr.flower import Task, pack_state, pack_task
+from sofed_flwr.flower import Task, pack_model, pack_task
 from sofed_flwr.run_config import RunConfig
+from sofed_flwr.tensor_file import head_of
 from tests.conftest import conf_names
 from tests.test_flower_bridge import context
 
@@ -31,8 +34,6 @@ COUNTERS = {
     *("seconds_scoring", "seconds_training", "starved", "unreadable", "rejected", "unsaved"),
 }
 WITHOUT_PREDICTOR = {"fedsimclr", "fedmoco"}
-HEADER = 256
-"""Bytes of an array's own description, at most."""
 
 
 @pytest.fixture(autouse=True)
@@ -46,10 +47,14 @@ def complaints(content: RecordDict, model: State) -> list[str]:
     if {name: type(record) for name, record in content.items()} != {"shared": ArrayRecord, "counts": MetricRecord}:
         return [f"records {sorted(content)}"]
     arrays, counts = content.array_records["shared"], content.metric_records["counts"]
-    found = [f"array {name}" for name in arrays.keys() ^ model.keys()]
-    found += [f"shape of {n}" for n, t in model.items() if n in arrays and tuple(arrays[n].shape) != tuple(t.shape)]
-    room = sum(tensor.nbytes for tensor in model.values()) + HEADER * len(model)
-    found += ["bytes"] if sum(len(array.data) for array in arrays.values()) > room else []
+    sent, expected = arrays.get("model"), pack_model(model)["model"]
+    found = [f"array {name}" for name in arrays.keys() ^ {"model"}]
+    if sent is not None and head_of(sent.data) != head_of(
+        expected.data
+    ):  # every name, type and shape, and nothing else
+        found.append("head")
+    if sent is not None and (sent.shape, len(sent.data)) != (expected.shape, len(expected.data)):
+        found.append("bytes")
     found += [f"counter {name}" for name in counts.keys() - COUNTERS]
     return found + [f"list {name}" for name, value in counts.items() if type(value) not in (int, float)]
 
@@ -58,7 +63,7 @@ def train(config: RunConfig, app: ClientApp = client_app.app) -> tuple[RecordDic
     """One round of a real device, whose images are a share of the dataset."""
     model = build_method(config).shared_state()
     task = Task(config.to_yaml(), "run", 1, 0)
-    message = pack_task(task, pack_state(model), node=5, ttl=60)
+    message = pack_task(task, pack_model(model), node=5, ttl=60)
     return app(message, context(**{"device-id": 0})).content, model
 
 
@@ -73,6 +78,7 @@ def test_a_training_reply_is_the_shared_model_and_counters(smoke: Smoke, method:
 def test_whatever_is_added_to_a_reply_is_noticed(smoke: Smoke) -> None:
     reply, model = train(smoke("stream.segments=1"))
     name = max(model, key=lambda key: model[key].numel())
+    content = reply.array_records["shared"]["model"].data
 
     def changed(change: Callable[[RecordDict], object]) -> list[str]:
         arrays, counts = reply.array_records["shared"], reply.metric_records["counts"]
@@ -85,12 +91,23 @@ def test_whatever_is_added_to_a_reply_is_noticed(smoke: Smoke) -> None:
         "records ['counts', 'more', 'shared']"
     ]
     assert changed(lambda content: content["shared"].update(features=Array(np.zeros(1)))) == ["array features"]
-    assert changed(lambda content: content["shared"].pop(name)) == [f"array {name}"]
-    assert changed(lambda content: content["shared"].update({name: Array(np.zeros(1, np.float32))})) == [
-        f"shape of {name}"
-    ]
-    wide = Array(model[name].numpy().astype(np.complex128))
-    assert changed(lambda content: content["shared"].update({name: wide})) == ["bytes"]
+    assert changed(lambda content: content["shared"].pop("model")) == ["array model"]
+
+    def replaced(data: bytes) -> list[str]:
+        return changed(
+            lambda content: content["shared"].update(model=Array("uint8", (len(data),), "safetensors", data))
+        )
+
+    def packed(state: State) -> bytes:
+        return pack_model(state)["model"].data
+
+    assert replaced(packed(model)) == []
+    assert replaced(packed({n: t for n, t in model.items() if n != name})) == ["head", "bytes"]
+    assert replaced(packed({**model, "features": torch.zeros(1)})) == ["head", "bytes"]
+    assert replaced(packed({**model, name: model[name].double()})) == ["head", "bytes"]
+    assert replaced(packed({**model, name: model[name].flatten()})) == ["head", "bytes"]
+    assert replaced(safetensors.torch.save(model, {"note": "pixels"})) == ["head", "bytes"]
+    assert replaced(content + b"pixels") == ["bytes"]
     assert changed(lambda content: content["counts"].update(highest_score=1.0)) == ["counter highest_score"]
     assert changed(lambda content: content["counts"].update(loss=[1.0, 2.0])) == ["list loss"]
 

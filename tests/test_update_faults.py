@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
 
-import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
+from torch import Tensor
 
 from sofed_flwr.assembly import build_device, build_server
 from sofed_flwr.config import compose
 from sofed_flwr.contracts import State, Update
 from sofed_flwr.encoder_file import load_encoder
-from sofed_flwr.flower import pack_update, unpack_task
+from sofed_flwr.flower import pack_model, pack_update, unpack_model, unpack_task
 from sofed_flwr.run_config import RunConfig
 from sofed_flwr.runlog import read_rows
 from sofed_flwr.server import Server
@@ -193,19 +193,23 @@ def run(config: RunConfig, forge: dict[tuple[int, int], Forge]) -> Server:
     return strategy.server
 
 
-def arrays(message: Message) -> ArrayRecord:
-    return message.content.array_records["shared"]
-
-
-def replaced(change: Callable[[np.ndarray], np.ndarray]) -> Forge:
-    """Change the first tensor, a convolution's weight."""
+def repacked(change: Callable[[State], object]) -> Forge:
+    """Another model in an otherwise honest reply."""
 
     def forge(message: Message) -> None:
-        record = arrays(message)
-        name = next(iter(record))
-        record[name] = Array(change(record[name].numpy()))
+        state = unpack_model(message.content.array_records["shared"])
+        change(state)
+        message.content["shared"] = pack_model(state)
 
     return forge
+
+
+def replaced(change: Callable[[Tensor], Tensor]) -> Forge:
+    """Change the first tensor, a convolution's weight."""
+    return repacked(lambda state: state.update({FIRST: change(state[FIRST])}))
+
+
+FIRST = "online.backbone.conv1.weight"
 
 
 def counted(**counts: float) -> Forge:
@@ -213,12 +217,15 @@ def counted(**counts: float) -> Forge:
 
 
 MALFORMED: dict[str, tuple[Forge, str]] = {
-    "missing": (lambda message: arrays(message).pop(next(iter(arrays(message)))), "tensor names differ"),
-    "extra": (lambda message: arrays(message).update(more=Array(np.zeros(1))), "not a tensor of the global model"),
-    "broadcastable": (replaced(lambda array: array[:1, :1, :1, 0]), "has shape (1, 1, 1)"),
-    "transposed": (replaced(lambda array: np.ascontiguousarray(array.transpose(1, 0, 2, 3))), "has shape (3, 4, 3, 3)"),
-    "float64": (replaced(lambda array: array.astype(np.float64)), "bytes, expected about"),
-    "integer": (replaced(lambda array: array.astype(np.int32)), "has dtype torch.int32"),
+    "missing": (
+        repacked(lambda state: state.pop(FIRST)),
+        f"tensor names differ from the global model's, first of 1: {FIRST}",
+    ),
+    "extra": (repacked(lambda state: state.update(more=torch.zeros(1))), "first of 1: more"),
+    "broadcastable": (replaced(lambda tensor: tensor[:1, :1, :1, 0]), "has shape (1, 1, 1)"),
+    "transposed": (replaced(lambda tensor: tensor.transpose(0, 1)), "has shape (3, 4, 3, 3)"),
+    "float64": (replaced(lambda tensor: tensor.double()), "has dtype torch.float64"),
+    "integer": (replaced(lambda tensor: tensor.int()), "has dtype torch.int32"),
     "stale": (counted(round=0), "answers round 0, expected 1"),
 }
 
@@ -249,7 +256,7 @@ def test_what_a_device_says_of_its_number_of_examples_weighs_nothing(smoke: Smok
 @pytest.mark.usefixtures("_inside_a_run")
 def test_three_rounds_of_nothing_but_bad_replies_stop_the_run_and_leave_the_model(smoke: Smoke) -> None:
     config = smoke("clients=2", "rounds=9", "evaluation.every=9")
-    nan = replaced(lambda array: array * np.float32("nan"))
+    nan = replaced(lambda tensor: tensor * torch.nan)
     with pytest.raises(RunStoppedError, match=r"round 5 had 0 usable replies of 1 needed.*; 3 failed rounds in a row"):
         run(config, {(number, device): nan for number in (3, 4, 5) for device in (0, 1)})
     resumed = build_server(compose([f"resume={config.out}"]))

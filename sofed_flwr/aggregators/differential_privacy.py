@@ -40,9 +40,8 @@ from pydantic import Field, validate_call
 from torch import Tensor
 
 from sofed_flwr.aggregators.base import is_parameter, mean
-from sofed_flwr.aggregators.flower_strategy import ask, reply
+from sofed_flwr.aggregators.flower_strategy import ask, pack_arrays, reply
 from sofed_flwr.contracts import State, Update
-from sofed_flwr.flower import pack_state
 
 try:
     import dp_accounting  # noqa: F401 (what Flower's accountant needs)
@@ -132,7 +131,7 @@ class FixedClipping:
             len(replies),
             accountant=self._accountant(len(replies)),
         )
-        strategy.configure_train(self.releases + 1, pack_state({FLAT: before}), ConfigRecord(), cast(Grid, None))
+        strategy.configure_train(self.releases + 1, pack_arrays({FLAT: before}), ConfigRecord(), cast(Grid, None))
         return strategy
 
     def _accountant(self, clients: int) -> RdpAccountant:

@@ -46,7 +46,7 @@ def _devices(replies: list[RecordDict], _: str) -> MetricRecord:
 
 def reply(update: Update, names: Sequence[str], dtype: torch.dtype) -> Message:
     """A reply that never travelled: outside a running app Flower makes messages from complete metadata only."""
-    arrays = ArrayRecord({name: Array(update.shared[name].to(dtype).numpy()) for name in names})
+    arrays = pack_arrays({name: update.shared[name].to(dtype) for name in names})
     content = RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1, "device": update.device})})
     metadata = Metadata(
         run_id=0,
@@ -60,6 +60,11 @@ def reply(update: Update, names: Sequence[str], dtype: torch.dtype) -> Message:
         message_type=MessageType.TRAIN,
     )
     return make_message(metadata, content)
+
+
+def pack_arrays(state: State) -> ArrayRecord:
+    """Named tensors as Flower's strategies know them: one array each."""
+    return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in state.items()})
 
 
 @contextmanager

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from pydantic import Field, validate_call
 
 from sofed_flwr.aggregators.base import Unlimited, is_parameter, mean
-from sofed_flwr.aggregators.flower_strategy import combine
+from sofed_flwr.aggregators.flower_strategy import combine, pack_arrays
 from sofed_flwr.contracts import State, Update
-from sofed_flwr.flower import pack_state
 from sofed_flwr.prefixes import under
 
 Arrays = dict[str, NDArray[Any]]
@@ -81,7 +80,7 @@ class FedAvgM(ServerOptimizer):
 
     def _recall(self, current: State) -> flower.FedAvgM:
         strategy = flower.FedAvgM(server_learning_rate=self.lr, server_momentum=self.momentum)
-        strategy.current_arrays = pack_state(current)
+        strategy.current_arrays = pack_arrays(current)
         momentum = self._remembered("momentum")
         strategy.momentum_vector = [momentum[name] for name in current] if momentum else None
         return strategy
