@@ -67,6 +67,8 @@ class RunProgress:
         for row in self._tail.rows():
             if row["name"] == "dropped":
                 self._bar.print(f"[yellow]round {row['round']}: device {row['device']} dropped:[/] {row['reason']}")
+            elif row["name"] == "collapsed":
+                self._bar.print(f"[red]round {row['round']}: the encoder has collapsed:[/] {row['reason']}")
             elif "device" not in row and row["value"] is not None:
                 self._latest[row["name"]] = row["value"]
                 if row["name"] == "seconds":

@@ -18,6 +18,7 @@ from sofed_flwr.aggregators.base import Aggregator
 from sofed_flwr.component import Component
 from sofed_flwr.contracts import Split, Update
 from sofed_flwr.encoder_file import save_encoder
+from sofed_flwr.evaluation.collapse import COLLAPSED
 from sofed_flwr.evaluation.suite import Suite
 from sofed_flwr.gate import pass_gate
 from sofed_flwr.methods.base import Method
@@ -107,6 +108,7 @@ class Server:
             self.method.load(self.shared)
             values = self.suite.run(self.method, self.method.features, self.split())
         self._record(round_number, values)
+        self._watch_for_collapse(round_number, values)
         with self._despite_the_disk(round_number):
             self.directory.commit(Checkpoint(self.run, round_number, self.shared, self.aggregator.state_dict()))
             self.committed = round_number
@@ -114,6 +116,14 @@ class Server:
         self._record(round_number, {"seconds": now - self._round_began})
         self._round_began = now
         return values
+
+    def _watch_for_collapse(self, round_number: int, values: Mapping[str, float]) -> None:
+        """An alarm, no stop: whoever sees it can resume with other settings."""
+        spread = values.get("feature_std", 1.0)
+        if spread < COLLAPSED:
+            reason = f"all images look alike to it (feature_std {spread:.2g}, below {COLLAPSED:g})"
+            log.warning("round %d: the encoder has collapsed: %s", round_number, reason)
+            self._record(round_number, {"collapsed": 1}, reason=reason)
 
     def finish(self, encoder: Component, facts: Mapping[str, Any]) -> None:
         """Leave the encoder and the summary; `encoder` is the backbone's yaml, `facts` say what was trained."""

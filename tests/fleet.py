@@ -1,8 +1,8 @@
 """A real federation on loopback, started by the scripts that `sofed provision` ships.
 
-SuperNodes live under a supervisor that does what their systemd unit says: always start again. Spools are filled while
-the federation trains. Everything is found again by the FLWR_HOME its processes inherit, and stopped by its pid. Each
-device keeps a diary of the tasks it began, so that a mishap can meet it in the middle of one.
+SuperNodes live under a supervisor that does what their systemd unit says: always start again. Everything is found again
+by the FLWR_HOME its processes inherit, and stopped by its pid. Each device keeps a diary of the tasks it began, so that
+a mishap can meet it in the middle of one.
 """
 
 import hashlib
@@ -13,22 +13,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import psutil
-from PIL import Image
 
 from sofed_flwr.provision.build import provision
 from sofed_flwr.provision.registration import register
 from sofed_flwr.provision.site import Command, Site
+from sofed_flwr.provision.units import RESTART_SECONDS
 from sofed_flwr.runlog import Row, read_rows
 
-RESTART_SECONDS = 5.0
-"""Between the end of a SuperNode and its next start; the shipped unit says 15."""
 PATIENCE = 240.0
 """Bound of every wait; CI's machine may be busy."""
 DIARY = '''
@@ -157,6 +154,10 @@ class Node:
         works = [Work(float(sent), int(run), int(number), int(pid)) for sent, run, number, pid in words]
         return next((work for work in reversed(works) if work.round == round_number), None)
 
+    def connections(self) -> int:
+        """How often the server let it in."""
+        return self.program.log.read_bytes().count(b"SuperNode ID: ")
+
     def kill_client(self, round_number: int) -> None:
         """kill -9 of the process that trains this round."""
         work = self.work(round_number)
@@ -282,41 +283,3 @@ def _sitecustomize(folder: Path, code: str) -> Path:
 def _listens(port: int) -> bool:
     with socket.socket() as caller:
         return caller.connect_ex(("127.0.0.1", port)) == 0
-
-
-def picture(generator: np.random.Generator) -> Image.Image:
-    """A bright disc on a dark ground: small, never the same twice."""
-    rows, columns = np.mgrid[:32, :32]
-    x, y, radius = generator.uniform(8, 24, 3) * (1, 1, 0.5)
-    disc = (rows - y) ** 2 + (columns - x) ** 2 < radius**2
-    colours = generator.integers(0, 256, (2, 3))
-    noise = generator.integers(0, 16, (32, 32, 3))
-    return Image.fromarray((np.where(disc[..., None], *colours) // 2 + noise).astype(np.uint8))
-
-
-@contextmanager
-def filling(nodes: list[Node], every: float) -> Iterator[None]:
-    """Something keeps putting images into the spools, one per device and `every` seconds, whatever happens to them."""
-    over = threading.Event()
-    generator = np.random.default_rng(0)
-
-    def fill() -> None:
-        for number in range(1_000_000):
-            for node in nodes:
-                _put(node.spool, number, generator)
-            if over.wait(every if number >= 40 else 0):
-                return
-
-    thread = threading.Thread(target=fill, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _put(spool: Path, number: int, generator: np.random.Generator) -> None:
-    hidden = spool / f".{number}.tmp"
-    picture(generator).save(hidden, "JPEG")
-    hidden.replace(spool / f"secret-name-{number}.jpg")

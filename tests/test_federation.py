@@ -194,6 +194,17 @@ def test_a_poisoned_reply_leaves_the_mean_of_the_others(smoke: Smoke) -> None:
     torch.testing.assert_close(server.shared[name], expected, rtol=0, atol=1e-6)
 
 
+def test_a_collapsed_encoder_raises_an_alarm_at_its_evaluation_and_a_healthy_one_none(smoke: Smoke) -> None:
+    """Fault 20."""
+    server = federate(smoke("rounds=20", "stream.segments=1", "evaluation.every=1"), upto=20)
+    assert not [row for row in read_rows(server.directory.log.path) if row["name"] == "collapsed"]
+    server.shared = {name: torch.zeros_like(tensor) for name, tensor in server.shared.items()}
+    server.close_round(21)
+    (alarm,) = [row for row in read_rows(server.directory.log.path) if row["name"] == "collapsed"]
+    assert alarm["round"] == 21
+    assert alarm["reason"] == "all images look alike to it (feature_std 0, below 0.1)"
+
+
 def test_the_summary_and_the_encoder_are_what_people_take_away(smoke: Smoke) -> None:
     config = smoke("policy.lazy_interval=2")
     server = federate(config)

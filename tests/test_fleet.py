@@ -16,7 +16,8 @@ from sofed_flwr.encoder_file import load_encoder
 from sofed_flwr.runlog import Row
 from sofed_flwr.stops import TooFewDevicesError
 from sofed_flwr.store import Store
-from tests.fleet import Fleet, ending, filling, newest, wait_for
+from tests.fleet import Fleet, ending, newest, wait_for
+from tests.spools import filling
 
 pytestmark = pytest.mark.fleet
 
@@ -62,7 +63,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("fleet")
     fleet = Fleet(folder, 5, HOSTILE)
     try:
-        with filling(fleet.nodes, every=0.5):
+        with filling([node.spool for node in fleet.nodes], every=0.5):
             yield _tell(Story(fleet))
     finally:
         fleet.stop()
@@ -96,6 +97,8 @@ def _plug_crash_and_freeze(story: Story) -> None:
         story.digests[f"after the {name}"] = newest(fleet.nodes[number].files)
     fleet.wait_until_committed(2)
     three.thaw()
+    wait_for(lambda: one.connections() == 2, "device 1 online again")
+    story.seconds["device 1 online"] = time.monotonic() - struck[1]
     back = wait_for(lambda: next((n for n in (3, 4, 5) if one.work(n)), None), "device 1 at work again")
     story.late_round = max(4, back)
     story.seconds["device 1 back at work"] = time.monotonic() - struck[1]
@@ -159,6 +162,7 @@ def test_a_device_whose_training_process_dies_takes_part_in_the_next_round(story
 def test_a_device_started_again_trains_on_from_its_last_commit(story: Story) -> None:
     """Fault 2: refused until the server counts it as offline, at most a minute; then the next round has it."""
     assert story.digests["after the cut"] == story.digests["before the cut"] != ""
+    assert story.seconds["device 1 online"] < 75
     assert story.seconds["device 1 back at work"] < 75 + DEADLINE
     assert any(1 in story.fleet.replied(number) for number in (3, 4, 5))
 

@@ -9,7 +9,8 @@ import pytest
 
 from sofed_flwr.encoder_file import load_encoder
 from sofed_flwr.store import Store
-from tests.fleet import Fleet, ending, filling, newest, wait_for
+from tests.fleet import Fleet, ending, newest, wait_for
+from tests.spools import filling
 
 pytestmark = pytest.mark.soak
 
@@ -25,7 +26,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """Five devices at work, their spools being filled."""
     started = Fleet(tmp_path, 5)
     try:
-        with filling(started.nodes, every=0.5):
+        with filling([node.spool for node in started.nodes], every=0.5):
             started.start_server()
             started.register()
             for node in started.nodes:

@@ -45,7 +45,7 @@ ALLOWED = {
     "run_directory": {"contracts", "prefixes", "store", "runlog", "run_lock"},
     "server": {
         *("contracts", "component", "runlog", "summary", "run_directory", "encoder_file", "gate", "stops"),
-        *("aggregators.base", "methods.base", "evaluation.suite", "tracking.base"),
+        *("aggregators.base", "methods.base", "evaluation.suite", "evaluation.collapse", "tracking.base"),
     },
     "assembly": {
         *(FOUNDATION | {"run_config", "buffer", "stream", "trainer", "device", "server", "run_directory"}),

@@ -166,9 +166,14 @@ def test_bad_files_hardly_slow_the_good_ones_down(tmp_path: Path) -> None:
         assert len(drain(spool)[0]) == 240
         return time.process_time() - began
 
-    pairs = [(seconds(clean), seconds(mixed)) for _ in range(7)]
-    fastest_clean, fastest_mixed = (min(column) for column in zip(*pairs, strict=True))
-    assert fastest_clean / fastest_mixed >= 0.95, pairs
+    def kept() -> float:
+        """Share of the throughput, by the fastest of all tries so far: what disturbs a try only makes it slower."""
+        pairs.extend((seconds(clean), seconds(mixed)) for _ in range(5))
+        fastest_clean, fastest_mixed = (min(column) for column in zip(*pairs, strict=True))
+        return fastest_clean / fastest_mixed
+
+    pairs: list[tuple[float, float]] = []
+    assert any(kept() >= 0.95 for _ in range(5)), pairs
 
 
 def test_a_clock_that_went_back_is_reported_and_new_images_count_from_there(

@@ -9,6 +9,9 @@ import math
 from torch import Tensor
 from torch.nn import functional
 
+COLLAPSED = 0.1
+"""A `feature_std` below this is an alarm; trained encoders of ours have 0.4 to 0.7."""
+
 
 def feature_std(values: Tensor) -> float:
     """Spread of the l2-normalised features (n, d), n >= 2: std per dimension, mean over dimensions, times sqrt(d).
