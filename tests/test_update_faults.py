@@ -5,7 +5,6 @@ import os
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import mean
 
 import pytest
 import torch
@@ -120,42 +119,6 @@ def test_one_attacker_of_five_does_not_turn_a_robust_strategy(smoke: Smoke, stra
     assert 0.8 < float(found.norm() / clean.norm()) < 1.3
     if attack is flipped:
         assert float(moved("strategy=fedavg", liar=True).norm() / clean.norm()) < 0.65
-
-
-SPREAD = 5.0
-"""Points by which rounds of one and the same run differ."""
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("strategy", ROBUST)
-def test_an_encoder_learns_beside_an_attacker_what_it_learns_without(tmp_path: Path, strategy: str) -> None:
-    """The demo with five devices that have all classes; device 4 attacks in every round.
-
-    Judged by the linear probe: kNN hardly rises here and jumps from round to round (docs/reliability.md has both).
-    """
-    untrained, clean = accuracies(tmp_path / "clean", strategy, None)
-    found = {attack.__name__: accuracies(tmp_path / attack.__name__, strategy, attack)[1] for attack in ATTACKS}
-    print(f"\n{strategy}: untrained {untrained}, clean {clean}, attacked {found}")
-    assert clean["linear_1.0"] >= untrained["linear_1.0"] + 2 * SPREAD, "training works"
-    assert all(values["linear_1.0"] >= clean["linear_1.0"] - SPREAD for values in found.values())
-
-
-def accuracies(out: Path, strategy: str, attack: Attack | None) -> tuple[dict[str, float], dict[str, float]]:
-    """In percent: of the untrained encoder, and the mean of the last four rounds."""
-    setting = ["clients=5", "partition=iid", "rounds=12", "evaluation.every=1", "evaluation.linear.fractions=[1.0]"]
-    config = compose([*setting, *ROBUST[strategy], f"out={out}"])
-    server = build_server(config)
-    server.close_round(0)
-    for number in range(1, config.rounds + 1):
-        crowd = [build_device(config, server.run, k).train_round(number, server.shared) for k in range(5)]
-        if attack is not None:
-            crowd[4] = attacked(crowd[4], server.shared, attack)
-        server.aggregate(number, crowd, {})
-        server.close_round(number)
-    rows = read_rows(server.directory.log.path)
-    values = {name: [row["value"] for row in rows if row["name"] == name] for name in ("knn", "linear_1.0")}
-    first = {name: found[0] for name, found in values.items()}
-    return first, {name: round(mean(found[-4:]), 1) for name, found in values.items()}
 
 
 # messages

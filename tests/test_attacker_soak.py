@@ -1,0 +1,72 @@
+"""What an encoder learns while one device of five attacks in every round: robust strategies, in minutes and hours."""
+
+import os
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from sofed_flwr.assembly import build_device, build_server
+from sofed_flwr.config import compose
+from sofed_flwr.runlog import read_rows
+from tests.test_update_faults import ATTACKS, ROBUST, Attack, attacked
+
+pytestmark = pytest.mark.soak
+
+IMAGES = os.environ.get("SOFED_NPZ")
+"""A file of real images, for what generated ones cannot show: make soak SOFED_NPZ=FILE.npz ARGS="-k real_images"."""
+SEEDS = (0, 1)
+SPREAD = 5.0
+"""Points by which rounds of one and the same run on the generated images differ."""
+
+
+@pytest.mark.parametrize("strategy", ROBUST)
+def test_an_encoder_learns_beside_an_attacker_what_it_learns_without(tmp_path: Path, strategy: str) -> None:
+    """The demo with five devices; by the linear probe, as kNN hardly rises here and jumps from round to round."""
+    setting = ["rounds=12", "evaluation.every=1"]
+    untrained, clean = accuracies(tmp_path / "clean", [*setting, *ROBUST[strategy]], None, last=4)
+    found = {
+        attack.__name__: accuracies(tmp_path / attack.__name__, [*setting, *ROBUST[strategy]], attack, last=4)[1]
+        for attack in ATTACKS
+    }
+    print(f"\n{strategy}: untrained {untrained}, clean {clean}, attacked {found}")
+    assert clean["linear_1.0"] >= untrained["linear_1.0"] + 2 * SPREAD, "training works"
+    assert all(values["linear_1.0"] >= clean["linear_1.0"] - SPREAD for values in found.values())
+
+
+@pytest.mark.skipif(not IMAGES, reason="SOFED_NPZ names no file of real images")
+@pytest.mark.parametrize("strategy", ROBUST)
+def test_on_real_images_knn_beside_an_attacker_is_that_of_a_clean_run(tmp_path: Path, strategy: str) -> None:
+    """The small scale with five devices, where kNN rises and seeds differ little; mean over the seeds."""
+    setting = ["experiment=table3_policies", "scale=small", "dataset=npz", f"dataset.path={IMAGES}", *ROBUST[strategy]]
+    setting += ["policy.lazy_interval=8", "rounds=18", "evaluation.every=18"]
+    gains, losses = [], []
+    for seed in SEEDS:
+        out = tmp_path / str(seed)
+        untrained, clean = accuracies(out / "clean", [*setting, f"seed={seed}"], None)
+        found = {a.__name__: accuracies(out / a.__name__, [*setting, f"seed={seed}"], a)[1] for a in ATTACKS}
+        print(f"\n{strategy}, seed {seed}: untrained {untrained}, clean {clean}, attacked {found}")
+        gains.append(clean["knn"] - untrained["knn"])
+        losses.append({name: clean["knn"] - values["knn"] for name, values in found.items()})
+    assert mean(gains) > 4, "training works"
+    for attack in ATTACKS:
+        assert mean(loss[attack.__name__] for loss in losses) <= 1
+
+
+def accuracies(
+    out: Path, overrides: list[str], attack: Attack | None, last: int = 1
+) -> tuple[dict[str, float], dict[str, float]]:
+    """In percent: of the untrained encoder, and the mean of the `last` evaluations; device 4 of 5 attacks."""
+    config = compose(["clients=5", "partition=iid", "evaluation.linear.fractions=[1.0]", *overrides, f"out={out}"])
+    server = build_server(config)
+    server.close_round(0)
+    for number in range(1, config.rounds + 1):
+        crowd = [build_device(config, server.run, k).train_round(number, server.shared) for k in range(5)]
+        if attack is not None:
+            crowd[4] = attacked(crowd[4], server.shared, attack)
+        server.aggregate(number, crowd, {})
+        server.close_round(number)
+    rows = read_rows(server.directory.log.path)
+    values = {name: [row["value"] for row in rows if row["name"] == name] for name in ("knn", "linear_1.0")}
+    first = {name: found[0] for name, found in values.items()}
+    return first, {name: round(mean(found[-last:]), 1) for name, found in values.items()}
