@@ -20,6 +20,7 @@ from sofed_flwr.buffer import Buffer
 from sofed_flwr.contracts import Pool, Selection
 from sofed_flwr.methods.base import Method
 from sofed_flwr.policies.base import Policy, Scorer
+from sofed_flwr.sgd import SGD
 from sofed_flwr.sources.base import Portion
 from sofed_flwr.stream import Stream
 
@@ -89,7 +90,7 @@ class Trainer:
     def __init__(self, method: Method, policy: Policy, momentum: float, weight_decay: float) -> None:
         self.method = method
         self.policy = policy
-        self._sgd = partial(torch.optim.SGD, momentum=momentum, weight_decay=weight_decay)
+        self._sgd = partial(SGD, momentum=momentum, weight_decay=weight_decay)
 
     def train(self, stream: Stream, buffer: Buffer, plan: Plan) -> dict[str, float]:
         """Consume the plan's segments of the stream; returns the round's counts and, after any step, the mean loss.
@@ -126,7 +127,7 @@ class Trainer:
         buffer.keep(pool, selection)
         return pool, selection
 
-    def _step(self, optimizer: torch.optim.SGD, images: Tensor, viewing: torch.Generator) -> float:
+    def _step(self, optimizer: SGD, images: Tensor, viewing: torch.Generator) -> float:
         optimizer.zero_grad()
         loss = 0.0
         for term in self.method.loss_terms(images, viewing):

@@ -1,23 +1,43 @@
-"""Backbones: images (n, 3, H, W) -> features (n, `feature_dim`).
+"""ResNets: images (n, 3, H, W) -> features (n, `feature_dim`).
 
-Names inside the ResNets follow torchvision's, so its weights load where widths agree. Three stems for three budgets:
-`cifar` keeps a 32-pixel image large (3x3, stride 1, no pooling), `half` halves it (stride 2: a quarter of the work),
-`imagenet` is the original 7x7, stride 2 and pooled (a sixteenth), meant for images of 100 pixels and more.
+Names inside follow torchvision's, so its weights load where widths agree. Three stems for three budgets: `cifar` keeps
+a 32-pixel image large (3x3, stride 1, no pooling), `half` halves it (stride 2: a quarter of the work), `imagenet` is
+the original 7x7, stride 2 and pooled (a sixteenth), meant for images of 100 pixels and more.
+
+torchvision itself is not imported: it brings torch's compiler along, a third of what a device's process costs before it
+trains (see `sgd.py`), and there is a new process for every round.
 """
 
 from typing import Annotated, Literal
 
 from pydantic import Field, validate_call
 from torch import Tensor, nn
-from torchvision.models import mobilenet_v3_small as torchvision_mobilenet_v3_small
-from torchvision.models.resnet import BasicBlock, conv1x1
 
 Stem = Literal["cifar", "half", "imagenet"]
 Positive = Annotated[int, Field(ge=1)]
 
 
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut (He et al. 2015); `downsample` fits the shortcut to the output's size."""
+
+    def __init__(self, into: int, out: int, stride: int = 1, downsample: nn.Module | None = None) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(into, out, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out)
+        self.downsample = downsample
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Residual and shortcut, rectified together."""
+        shortcut = images if self.downsample is None else self.downsample(images)
+        x: Tensor = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(images)))))
+        return self.relu(x + shortcut)  # type: ignore[no-any-return]
+
+
 class ResNet(nn.Module):
-    """A ResNet of torchvision's basic blocks with any number of blocks per stage and any base width."""
+    """Basic blocks, any number of them per stage, of any base width."""
 
     def __init__(self, blocks: list[int], width: int, stem: Stem) -> None:
         super().__init__()
@@ -47,34 +67,12 @@ class ResNet(nn.Module):
 def _stage(into: int, out: int, count: int, stride: int) -> nn.Sequential:
     shortcut = None
     if stride != 1 or into != out:
-        shortcut = nn.Sequential(conv1x1(into, out, stride), nn.BatchNorm2d(out))
+        shortcut = nn.Sequential(nn.Conv2d(into, out, 1, stride, bias=False), nn.BatchNorm2d(out))
     rest = [BasicBlock(out, out) for _ in range(count - 1)]
     return nn.Sequential(BasicBlock(into, out, stride, shortcut), *rest)
-
-
-class MobileNetV3Small(nn.Module):
-    """torchvision's MobileNetV3-Small without its classifier; the `cifar` stem has stride 1 instead of 2."""
-
-    def __init__(self, stem: Literal["cifar", "imagenet"]) -> None:
-        super().__init__()
-        self.features = torchvision_mobilenet_v3_small(weights=None).features
-        if stem == "cifar":
-            self.features[0][0].stride = (1, 1)
-        self.feature_dim = 576
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Convolutions, global average."""
-        x: Tensor = self.features(images)
-        return x.mean(dim=(2, 3))
 
 
 @validate_call
 def resnet(blocks: Annotated[list[Positive], Field(min_length=1)], width: Positive, stem: Stem) -> ResNet:
     """Build a ResNet from its yaml."""
     return ResNet(blocks, width, stem)
-
-
-@validate_call
-def mobilenet_v3_small(stem: Literal["cifar", "imagenet"]) -> MobileNetV3Small:
-    """Build a MobileNetV3-Small from its yaml."""
-    return MobileNetV3Small(stem)
