@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from sofed_flwr.app_files import app_directory
 from sofed_flwr.assembly import check, check_server, torch_device
 from sofed_flwr.component import ConfigError
 from sofed_flwr.config import compose
@@ -21,9 +22,6 @@ from sofed_flwr.flower_commands import RunFailed
 from sofed_flwr.launcher import SimulationJob, simulate
 from sofed_flwr.run_config import RunConfig
 from sofed_flwr.run_directory import RunDirectory
-
-APP = Path(__file__).resolve().parent.parent
-"""The Flower app: the directory of pyproject.toml, client_app.py and server_app.py."""
 
 Result = tuple[RunDirectory, dict[str, Any]]
 Tick = Callable[[], None]
@@ -41,7 +39,8 @@ def run_simulation(overrides: Sequence[str]) -> Result:
     def work(directory: RunDirectory, log: Path, tick: Tick) -> None:
         workers = min(config.workers or len(os.sched_getaffinity(0)), config.clients)
         gpus = torch.cuda.device_count() if torch_device(config).type == "cuda" else 0
-        simulate(SimulationJob(APP, _overrides(config, directory), config.clients, workers, gpus, log), tick)
+        with app_directory() as app:
+            simulate(SimulationJob(app, _overrides(config, directory), config.clients, workers, gpus, log), tick)
 
     return _watched(config, work, "sofed run resume={}")
 
@@ -60,7 +59,8 @@ def run_fleet(overrides: Sequence[str], home: Path, folder: Path) -> Result:
 
     def work(directory: RunDirectory, log: Path, tick: Tick) -> None:
         try:
-            train_on_fleet(FleetJob(APP, _overrides(config, directory), home, directory.path, log), tick)
+            with app_directory() as app:
+                train_on_fleet(FleetJob(app, _overrides(config, directory), home, directory.path, log), tick)
         except RunFailed as error:
             how = "; the same command continues from the last committed round" if directory.config.exists() else ""
             raise RunFailed(f"{error}{how}") from error

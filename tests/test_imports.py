@@ -66,8 +66,9 @@ ALLOWED = {
     "report": {"charts", "component", "store", "tensor_file", "runlog", "summary", "report"},
     "flower_commands": set(),
     "fleet": {"flower_commands", "run_directory", "run_lock"},
+    "app_files": {"component"},
     "running": {
-        *("assembly", "component", "config", "run_config", "display", "run_directory"),
+        *("app_files", "assembly", "component", "config", "run_config", "display", "run_directory"),
         *("flower_commands", "launcher", "fleet"),
     },
     "stops": set(),

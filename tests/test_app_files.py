@@ -1,0 +1,28 @@
+"""What Flower is given to pack is what it would have packed from the whole clone."""
+
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+from sofed_flwr.app_files import CLONE, app_directory
+from sofed_flwr.component import ConfigError
+
+
+def test_flower_packs_the_same_app_from_the_copy_as_from_the_clone() -> None:
+    with app_directory() as app:
+        files = [path for path in app.rglob("*") if path.is_file()]
+        assert {path.name for path in app.iterdir()} == {
+            *("pyproject.toml", "client_app.py", "server_app.py", "sofed_flwr", "conf")
+        }
+        assert len(files) < 300
+        assert build_fab_from_disk(app) == build_fab_from_disk(CLONE)
+    assert not app.exists()
+
+
+def test_without_a_clone_there_is_no_app(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match=r"has no pyproject\.toml: runs are started from a clone"),
+        app_directory(tmp_path),
+    ):
+        pass
