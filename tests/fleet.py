@@ -13,8 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -231,8 +231,21 @@ class Fleet:
 
     def kill_server_app(self) -> None:
         """kill -9 of the ServerApp, which works beside the SuperLink."""
+        self._server_app().kill()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The ServerApp holds its breath: what is under way goes on, no further round begins."""
+        app = self._server_app()
+        app.suspend()
+        try:
+            yield
+        finally:
+            app.resume()
+
+    def _server_app(self) -> psutil.Process:
         (app,) = [process for process in processes(self.home) if "flwr-serverapp" in " ".join(process.cmdline())]
-        app.kill()
+        return app
 
     def rows(self, name: str, round_number: int | None = None) -> list[Row]:
         rows = [row for row in read_rows(self.out / "metrics.jsonl") if row["name"] == name]

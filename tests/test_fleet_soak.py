@@ -14,7 +14,7 @@ from tests.spools import filling
 
 pytestmark = pytest.mark.soak
 
-DEADLINE = 50.0
+DEADLINE = 40.0
 SETTING = [
     *("scale=smoke", "evaluation=none", "clients=5", "stream.segments=2", "federation.quorum=2"),
     *(f"federation.deadline={DEADLINE:g}", "federation.everyone=150"),
