@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from flwr.supercore.task_identity import TaskIdentity
 
 from sofed_flwr.assembly import build_device, build_server
 from sofed_flwr.config import compose
@@ -20,6 +21,13 @@ SMOKE = ["scale=smoke"]
 def _one_thread_and_own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     monkeypatch.setenv("SOFED_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower makes messages only where a task is running."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 @pytest.fixture

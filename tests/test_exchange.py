@@ -5,16 +5,13 @@ import time
 import pytest
 from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.task_identity import TaskIdentity
 
 from sofed_flwr import exchange
 from sofed_flwr.exchange import Exchange
 
 
 @pytest.fixture(autouse=True)
-def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+def _quick(monkeypatch: pytest.MonkeyPatch, _inside_a_run: None) -> None:
     monkeypatch.setattr(exchange, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(exchange, "PRESENCE_SECONDS", 0.05)
 

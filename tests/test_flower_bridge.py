@@ -9,7 +9,6 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.task_identity import TaskIdentity
 
 import client_app
 from sofed_flwr import node_directory
@@ -23,13 +22,9 @@ from sofed_flwr.stops import TooFewDevicesError
 from sofed_flwr.strategy import Rules, SofedStrategy
 from sofed_flwr.tensor_file import head_of
 
+pytestmark = pytest.mark.usefixtures("_inside_a_run")
+
 GLOBAL = {"online.w": torch.zeros(2, 3), "online.n": torch.tensor(4)}
-
-
-@pytest.fixture(autouse=True)
-def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 def task_message(device: int = 3) -> Message:

@@ -7,7 +7,6 @@ from time import perf_counter
 
 import pytest
 import torch
-from flwr.supercore.task_identity import TaskIdentity
 
 from sofed_flwr import server as server_module
 from sofed_flwr.assembly import build_server
@@ -16,7 +15,7 @@ from sofed_flwr.flower import Task, pack_model, pack_task, pack_update, unpack_u
 from sofed_flwr.gate import pass_gate
 from tests.test_update_faults import step
 
-pytestmark = pytest.mark.soak
+pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("_inside_a_run")]
 
 
 class Stopwatch:
@@ -37,8 +36,6 @@ class Stopwatch:
 def test_the_gate_is_a_small_part_of_what_a_round_costs_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
     torch.set_num_threads(threads)
     sizes = ["encoder=resnet18", "heads.hidden=1024", "heads.output=256"]
     config = compose([*sizes, "clients=5", "rounds=9", "evaluation=none", f"out={tmp_path}"])

@@ -13,7 +13,6 @@ import safetensors.torch
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.task_identity import TaskIdentity
 
 import client_app
 from sofed_flwr import assembly
@@ -27,6 +26,8 @@ from sofed_flwr.tensor_file import head_of
 from tests.conftest import conf_names
 from tests.test_flower_bridge import context
 
+pytestmark = pytest.mark.usefixtures("_inside_a_run")
+
 Smoke = Callable[..., RunConfig]
 
 COUNTERS = {
@@ -34,12 +35,6 @@ COUNTERS = {
     *("seconds_scoring", "seconds_training", "starved", "unreadable", "rejected", "unsaved"),
 }
 WITHOUT_PREDICTOR = {"fedsimclr", "fedmoco"}
-
-
-@pytest.fixture(autouse=True)
-def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 def complaints(content: RecordDict, model: State) -> list[str]:

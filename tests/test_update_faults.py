@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from flwr.app import Message
-from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from sofed_flwr.assembly import build_device, build_server
@@ -122,12 +121,6 @@ def test_one_attacker_of_five_does_not_turn_a_robust_strategy(smoke: Smoke, stra
 
 
 # messages
-
-
-@pytest.fixture
-def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 Forge = Callable[[Message], None]
