@@ -9,6 +9,7 @@ from sofed_flwr.app_files import CLONE, app_directory
 from sofed_flwr.component import ConfigError
 
 
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's affair
 def test_flower_packs_the_same_app_from_the_copy_as_from_the_clone() -> None:
     with app_directory() as app:
         files = [path for path in app.rglob("*") if path.is_file()]
