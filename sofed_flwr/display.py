@@ -37,7 +37,7 @@ class Tail:
 
 
 class RunProgress:
-    """A progress bar over rounds, fed by `metrics.jsonl`; a dropped device is reported as it happens."""
+    """A progress bar over rounds, fed by `metrics.jsonl`; dropped devices and alarms are reported as they happen."""
 
     def __init__(self, log: Path, rounds: int) -> None:
         self._tail = Tail(log)

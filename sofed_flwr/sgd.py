@@ -1,6 +1,6 @@
 """SGD by torch's functional form: the same arithmetic, bit for bit, without what the class imports.
 
-`torch.optim.SGD` imports torch's compiler when it is made (`torch._dynamo`, 1.2 s of CPU here). Flower starts a process
+`torch.optim.SGD` imports torch's compiler when it is made (`torch._dynamo`, 1.1 s here). Flower starts a process
 per device and round, so every round would pay for what nobody uses: without it, and without torchvision, which imports
 it too, such a process takes 2.4 s of CPU instead of 3.9.
 """

@@ -20,7 +20,7 @@ LockPersonality=yes
 """
 
 RESTART_SECONDS = 5
-"""A refused node asks again after this and its own start; 15 would leave a device out for up to 78 s instead of 70."""
+"""A refused node asks again after this and its own start of about 3 s: 15 could make 78 s of the minute's lease."""
 RESTART = f"""\
 # A node that died without a goodbye is refused for up to a minute, until the server counts it as offline: so always
 # again, without ever giving up (StartLimitIntervalSec=0).
