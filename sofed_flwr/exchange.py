@@ -19,10 +19,11 @@ PRESENCE_SECONDS = 3.0
 
 
 class Sent(NamedTuple):
-    """A message on its way: to which node, and since when that node had been connected."""
+    """A message on its way: to which node, since when that node had been connected, and when the message expires."""
 
     node: int
     connected: str
+    expires: float
 
 
 class Exchange:
@@ -67,7 +68,8 @@ class Exchange:
         for message in messages:
             name, node = message.metadata.message_id, message.metadata.dst_node_id
             if name in accepted:
-                waiting[name] = Sent(node, connected.get(node, ""))
+                expires = message.metadata.created_at + message.metadata.ttl
+                waiting[name] = Sent(node, connected.get(node, ""), expires)
             else:
                 self.unanswered[name] = "could not be sent to"
         return waiting
@@ -76,8 +78,10 @@ class Exchange:
         replies = []
         for reply in self.grid.pull_messages([*waiting, *self._overdue]):
             asked = reply.metadata.reply_to_message_id
-            if waiting.pop(asked, None):
-                replies.append(reply)
+            if asked in waiting:
+                if not _says_expired(reply, waiting[asked]):
+                    del waiting[asked]
+                    replies.append(reply)
             elif asked in self._overdue:
                 self._overdue.remove(asked)
                 self._late += [] if reply.has_error() else [asked]
@@ -99,3 +103,8 @@ class Exchange:
 
     def _connected(self) -> dict[int, str]:
         return {node.node_id: node.last_activated_at for node in self.grid.get_nodes()}
+
+
+def _says_expired(reply: Message, sent: Sent) -> bool:
+    """Flower's own word that a message's time is up; it may come just before our deadline and says no more."""
+    return reply.has_error() and time.time() >= sent.expires

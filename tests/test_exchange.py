@@ -43,9 +43,9 @@ class Grid:
         return [self._replies.pop(name) for name in names if name in self._replies]
 
 
-def tasks(round_number: int) -> list[Message]:
+def tasks(round_number: int, ttl: float | None = None) -> list[Message]:
     return [
-        Message(RecordDict(), dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(round_number))
+        Message(RecordDict(), dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(round_number), ttl=ttl)
         for node in range(1, 6)
     ]
 
@@ -94,6 +94,23 @@ def test_a_straggler_costs_the_deadline_and_its_reply_is_counted_when_it_comes_a
     assert nodes(talk.send_and_receive(tasks(2), timeout=0.3)) == [1, 3, 4, 5]
     assert (talk.late(), talk.late()) == (["1/2"], [])
     assert nodes(talk.send_and_receive(tasks(3), timeout=0.3)) == [1, 2, 3, 4, 5]
+
+
+def test_flower_saying_first_that_time_is_up_adds_nothing_and_is_no_late_reply_either() -> None:
+    """A message lives as long as its round: which clock is asked first is chance, and the reason must not be."""
+
+    class Expiring(Answering):
+        def pull_messages(self, names: list[str]) -> list[Message]:
+            metadata = self.delivered[2].metadata
+            if time.time() > metadata.created_at + metadata.ttl and metadata.message_id in names:
+                self.answer(2, error=True)
+            return super().pull_messages(names)
+
+    talk = Exchange(Expiring([1, 3, 4, -5], [1, 2, 3, 4, 5]), enough=None)
+    assert nodes(talk.send_and_receive(tasks(1, ttl=0.2), timeout=0.3)) == [1, 3, 4, 5]
+    assert talk.unanswered == {"1/2": "no reply within 0.3 s"}
+    assert nodes(talk.send_and_receive(tasks(2, ttl=0.2), timeout=0.3)) == [1, 2, 3, 4, 5]
+    assert talk.late() == []
 
 
 def test_a_device_that_restarted_is_not_awaited_because_its_message_is_gone() -> None:
