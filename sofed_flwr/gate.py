@@ -1,25 +1,31 @@
-"""Checks of a device's reply before any arithmetic: a bad reply is dropped alone, with a reason.
+"""Checks of the replies of a round before any arithmetic: a bad reply is dropped alone, with a reason.
 
 A mean has no defence of its own: one NaN makes the global model NaN, a tensor of shape (1,) broadcasts in silence, and
 a reply a million times too long is the new model. After the gate the arithmetic needs no checks.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Container, Sequence
+from typing import NamedTuple
 
 import torch
 
 from sofed_flwr.contracts import State, Update
+from sofed_flwr.jury import against_the_others, too_long
 
-SMALLEST_JURY = 3
-"""With fewer replies a median names no outlier."""
+
+class Verdict(NamedTuple):
+    """Who may enter the aggregate, in order of device; who may not, and why; how many were sound, odd ones included."""
+
+    accepted: list[Update]
+    dropped: dict[int, str]
+    sound: int
 
 
 def pass_gate(
-    updates: Sequence[Update], reference: State, round_number: int, norm_limit: float
-) -> tuple[list[Update], dict[int, str]]:
-    """The updates that may enter the mean, in order of device, and the reasons of those that may not."""
+    updates: Sequence[Update], reference: State, round_number: int, norm_limit: float, directed: bool
+) -> Verdict:
+    """Each reply by itself, then the sound ones against each other: lengths, and directions if `directed`."""
     dropped: dict[int, str] = {}
     lengths: dict[int, float] = {}
     for update in updates:
@@ -30,9 +36,10 @@ def pass_gate(
         if reason is not None:
             dropped[update.device] = reason
     sound = {device: length for device, length in lengths.items() if device not in dropped}
-    dropped |= outliers(sound, norm_limit)
-    accepted = sorted((update for update in updates if update.device not in dropped), key=lambda update: update.device)
-    return accepted, dropped
+    dropped |= too_long(sound, norm_limit)
+    if directed:
+        dropped |= against_the_others(_left(updates, dropped), reference)
+    return Verdict(_left(updates, dropped), dropped, len(sound))
 
 
 def misfit(update: Update, reference: State, round_number: int) -> str | None:
@@ -51,16 +58,8 @@ def misfit(update: Update, reference: State, round_number: int) -> str | None:
     return None
 
 
-def outliers(lengths: Mapping[int, float], limit: float) -> dict[int, str]:
-    """Reasons by device for updates that moved the model by more than `limit` times the median."""
-    if len(lengths) < SMALLEST_JURY:
-        return {}
-    middle = median(lengths.values())
-    return {
-        device: f"moved the model by {length:.3g}, over {limit:g} times the median {middle:.3g}"
-        for device, length in lengths.items()
-        if length > limit * middle
-    }
+def _left(updates: Sequence[Update], dropped: Container[int]) -> list[Update]:
+    return sorted((update for update in updates if update.device not in dropped), key=lambda update: update.device)
 
 
 def _distance(state: State, reference: State) -> float:

@@ -75,12 +75,14 @@ class Server:
 
     def aggregate(self, round_number: int, updates: Sequence[Update], failures: Mapping[int, str]) -> dict[str, float]:
         """W ← the aggregate of the replies that pass the gate; with too few of them W stays as it is."""
-        accepted, dropped = pass_gate(updates, self.shared, round_number, self.norm_limit)
+        accepted, dropped, sound = pass_gate(
+            updates, self.shared, round_number, self.norm_limit, self.aggregator.directed
+        )
         reasons = dict(failures) | dropped
         for device, reason in sorted(reasons.items()):
             log.warning("round %d: device %d dropped: %s", round_number, device, reason)
             self._record(round_number, {"dropped": 1}, device, reason)
-        if len(accepted) < self.quorum:
+        if len(accepted) < self.limits.quorum or sound < self.aggregator.fewest:
             self._fail(round_number, len(accepted), reasons)
             return {}
         self._failed_in_a_row = 0

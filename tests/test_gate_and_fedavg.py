@@ -35,7 +35,7 @@ MALFORMED = {
 @pytest.mark.parametrize("kind", MALFORMED)
 def test_a_malformed_reply_drops_only_itself(kind: str) -> None:
     bad, reason = MALFORMED[kind]
-    accepted, dropped = pass_gate([update(2), bad, update(1)], GLOBAL, 7, norm_limit=10)
+    accepted, dropped, _ = pass_gate([update(2), bad, update(1)], GLOBAL, 7, norm_limit=10, directed=False)
     assert [good.device for good in accepted] == [1, 2]
     assert list(dropped) == [0]
     with pytest.raises(ValueError, match=reason):
@@ -44,15 +44,15 @@ def test_a_malformed_reply_drops_only_itself(kind: str) -> None:
 
 def test_a_reply_a_million_times_too_long_is_dropped_among_three_or_more() -> None:
     crowd = [update(0, 1.0), update(1, 1.2), update(2, 1e6)]
-    accepted, dropped = pass_gate(crowd, GLOBAL, 7, norm_limit=10)
+    accepted, dropped, _ = pass_gate(crowd, GLOBAL, 7, norm_limit=10, directed=False)
     assert [good.device for good in accepted] == [0, 1]
     assert "over 10 times the median" in dropped[2]
-    assert pass_gate(crowd[1:], GLOBAL, 7, norm_limit=10)[1] == {}
+    assert pass_gate(crowd[1:], GLOBAL, 7, norm_limit=10, directed=False).dropped == {}
 
 
 def test_finite_values_whose_squares_are_not_are_an_outlier_and_no_excuse() -> None:
     crowd = [update(0, 1.0), update(1, 1.2), update(2, 1e30)]
-    accepted, dropped = pass_gate(crowd, GLOBAL, 7, norm_limit=10)
+    accepted, dropped, _ = pass_gate(crowd, GLOBAL, 7, norm_limit=10, directed=False)
     assert [good.device for good in accepted] == [0, 1]
     assert dropped[2].startswith("moved the model by inf, over 10 times the median")
 

@@ -60,8 +60,8 @@ def test_fedyogi_takes_one_step_by_the_formula() -> None:
 
 
 def test_the_median_is_taken_coordinate_by_coordinate() -> None:
-    assert result(FedMedian(), [1.0, 9.0], [2.0, 5.0], [7.0, 6.0]) == [2, 6]
-    assert result(FedMedian(), [1.0, 9.0], [2.0, 5.0], [7.0, 6.0], [4.0, 0.0]) == [3, 5.5]
+    assert result(FedMedian(screened=True), [1.0, 9.0], [2.0, 5.0], [7.0, 6.0]) == [2, 6]
+    assert result(FedMedian(screened=True), [1.0, 9.0], [2.0, 5.0], [7.0, 6.0], [4.0, 0.0]) == [3, 5.5]
 
 
 def test_the_trimmed_mean_leaves_out_one_of_four_at_each_end() -> None:
@@ -125,7 +125,7 @@ HONEST = [[1.0, -1.0], [1.1, -0.9], [0.9, -1.1], [1.0, -0.9], [1.1, -1.0], [0.9,
 GUARDS = {
     "krum": Krum(malicious=1),
     "multikrum": MultiKrum(malicious=1, select=4),
-    "fedmedian": FedMedian(),
+    "fedmedian": FedMedian(screened=True),
     "fedtrimmedavg": FedTrimmedAvg(trim=0.25),
     "bulyan": Bulyan(malicious=1),
 }

@@ -152,7 +152,7 @@ REFUSED = {
         "clients=5: strategy=multikrum needs at least 6 for strategy.malicious=0, strategy.select=4"
     ),
     "strategy=bulyan clients=6": "clients=6: strategy=bulyan needs at least 7 for strategy.malicious=1",
-    "strategy=fedmedian": "clients=2: strategy=fedmedian needs at least 3",
+    "strategy=fedmedian": "clients=2: strategy=fedmedian needs at least 3 for strategy.screened=True",
     "strategy=fedtrimmedavg strategy.trim=0.2 clients=4": (
         "clients=4: strategy=fedtrimmedavg needs at least 5 for strategy.trim=0.2"
     ),

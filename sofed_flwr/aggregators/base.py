@@ -8,8 +8,6 @@ from torch import Tensor
 
 from sofed_flwr.contracts import State, Update
 
-STATISTICS = ("running_mean", "running_var")
-
 
 class Aggregator(Protocol):
     """Gets only updates that passed the gate, in order of device number, so that sums round the same way every time.
@@ -19,7 +17,9 @@ class Aggregator(Protocol):
 
     @property
     def fewest(self) -> int:
-        """Updates without which it cannot keep its promise: a round with fewer leaves the model as it is."""
+        """Sound updates, liars among them, without which it cannot keep its promise: a round with fewer leaves the
+        model as it is.
+        """
 
     @property
     def bounded(self) -> bool:
@@ -28,6 +28,10 @@ class Aggregator(Protocol):
         A gate that did would take away the very device that a robust strategy counts among its liars, and would let
         one device decide who else is dropped, which differential privacy has no room for.
         """
+
+    @property
+    def directed(self) -> bool:
+        """Whether the gate shall drop updates that point against the others (`jury.py` says what that may cost)."""
 
     def aggregate(self, updates: Sequence[Update], current: State) -> State:
         """Combine; names, shapes and dtypes of the result are those of `current`."""
@@ -46,7 +50,7 @@ class Aggregator(Protocol):
 
 
 class Unlimited:
-    """What most aggregators answer: any number of updates of any length, for ever, and nothing to report."""
+    """What most aggregators answer: any number of updates, no longer than usual, for ever, and nothing to report."""
 
     @property
     def fewest(self) -> int:
@@ -56,6 +60,11 @@ class Unlimited:
     @property
     def bounded(self) -> bool:
         """No: the gate looks at lengths."""
+        return False
+
+    @property
+    def directed(self) -> bool:
+        """No: whoever trusts the devices loses none for seeing other things than the rest."""
         return False
 
     def report(self) -> Mapping[str, float]:
@@ -76,11 +85,6 @@ class Stateless(Unlimited):
 
     def load_state_dict(self, state: State) -> None:
         """Nothing to remember."""
-
-
-def is_parameter(name: str, tensor: Tensor) -> bool:
-    """Trained, as against measured (BatchNorm's running statistics) and counted (integers)."""
-    return tensor.is_floating_point() and not name.endswith(STATISTICS)
 
 
 def mean(updates: Sequence[Update], names: Iterable[str]) -> State:

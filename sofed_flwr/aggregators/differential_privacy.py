@@ -39,9 +39,10 @@ from numpy.typing import NDArray
 from pydantic import Field, validate_call
 from torch import Tensor
 
-from sofed_flwr.aggregators.base import is_parameter, mean
+from sofed_flwr.aggregators.base import mean
 from sofed_flwr.aggregators.flower_strategy import ask, pack_arrays, reply
 from sofed_flwr.contracts import State, Update
+from sofed_flwr.parameters import is_parameter
 
 try:
     import dp_accounting  # noqa: F401 (what Flower's accountant needs)
@@ -59,6 +60,7 @@ class FixedClipping:
     """W ← W + mean of the updates, each cut to `clipping_norm`, + noise of std noise_multiplier clipping_norm / K."""
 
     bounded = True
+    directed = False
 
     @validate_call
     def __init__(

@@ -48,7 +48,23 @@ class Robust(Stateless, ABC):
 
 @dataclass(frozen=True)
 class FedMedian(Robust):
-    """The median of every coordinate (Yin et al. 2018)."""
+    """The median of every coordinate (Yin et al. 2018), and if `screened`, only of updates that go with the others.
+
+    However long a liar's update, it moves a median no further than to a neighbour's value; but that far it pulls every
+    coordinate in every round (docs/reliability.md, fault 13: what it costs). So whom the gate can see is left out.
+    """
+
+    screened: bool
+
+    @property
+    def bounded(self) -> bool:
+        """Not if lengths shall be looked at all the same."""
+        return not self.screened
+
+    @property
+    def directed(self) -> bool:
+        """See above."""
+        return self.screened
 
     @property
     def fewest(self) -> int:

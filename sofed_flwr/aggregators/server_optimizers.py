@@ -19,9 +19,10 @@ from flwr.serverapp import strategy as flower
 from numpy.typing import NDArray
 from pydantic import Field, validate_call
 
-from sofed_flwr.aggregators.base import Unlimited, is_parameter, mean
+from sofed_flwr.aggregators.base import Unlimited, mean
 from sofed_flwr.aggregators.flower_strategy import combine, pack_arrays
 from sofed_flwr.contracts import State, Update
+from sofed_flwr.parameters import is_parameter
 from sofed_flwr.prefixes import under
 
 Arrays = dict[str, NDArray[Any]]
