@@ -87,10 +87,13 @@ def accuracies(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:
-    """Untrained against trained encoder; what unlabeled images leave to say is no accuracy."""
-    names = ("dataset", "encoder", "method", "policy", "clients", "rounds", "seed")
-    title = " ".join(f"{key}={summary[key]}" for key in names)
+    """Untrained against trained encoder; what unlabeled images leave to say is no accuracy.
+
+    The dataset is what the encoder was evaluated on: devices may have seen other images.
+    """
     trained = accuracies(summary)
+    names = ("encoder", "method", "policy", "clients", "rounds", "seed")
+    title = " ".join(f"{key}={summary[key]}" for key in (("dataset", *names) if trained else names))
     if not trained:
         values = {name: summary[name] for name in ("loss", "feature_std") if summary[name] is not None}
         return comparison_table(title, [("trained without labels", values)])
