@@ -163,6 +163,7 @@ def test_a_fleet_without_labeled_images_trains_and_reports(smoke: Smoke, tmp_pat
     console = Console(file=StringIO(), width=160)
     console.print(result_table(summary))
     assert f"trained without labels │ {summary['loss']:.2f} │" in console.file.getvalue()
+    assert "dataset=" not in console.file.getvalue(), "the spool is none"
     write_report([server.directory.path], tmp_path / "report.html")
     assert "No accuracy has been logged" in (tmp_path / "report.html").read_text()
 
