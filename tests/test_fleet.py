@@ -16,7 +16,8 @@ from sofed_flwr.encoder_file import load_encoder
 from sofed_flwr.runlog import Row
 from sofed_flwr.stops import TooFewDevicesError
 from sofed_flwr.store import Store
-from tests.fleet import Fleet, ending, newest, wait_for
+from tests.fleet import Fleet
+from tests.fleet_processes import ending, newest, wait_for
 from tests.spools import filling
 
 pytestmark = pytest.mark.fleet

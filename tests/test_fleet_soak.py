@@ -9,7 +9,8 @@ import pytest
 
 from sofed_flwr.encoder_file import load_encoder
 from sofed_flwr.store import Store
-from tests.fleet import Fleet, ending, newest, wait_for
+from tests.fleet import Fleet
+from tests.fleet_processes import ending, newest, wait_for
 from tests.spools import filling
 
 pytestmark = pytest.mark.soak
