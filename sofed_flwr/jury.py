@@ -1,9 +1,9 @@
 """Replies of one round compared with each other: which is far too long, which points against the others.
 
 One reply alone shows neither. Lengths are compared for every strategy that a long update could carry away. Directions
-only for strategies that ask for it: devices that see different things agree little once the encoder has settled (on the
-demo's five devices the mean cosine of an honest one to the others falls from 0.6 to between -0.02 and 0.16 in 18
-rounds), and a strategy for honest devices should then lose none of them.
+only for strategies that ask for it: devices that see different things agree little once the encoder has settled (the
+cosines between the updates of the demo's five devices fall from 0.5 in round 1 to between -0.09 and 0.12 in the last
+four of 18), and a strategy for honest devices should then lose none of them.
 """
 
 from collections.abc import Mapping, Sequence
