@@ -15,7 +15,8 @@ pytestmark = pytest.mark.soak
 
 IMAGES = os.environ.get("SOFED_NPZ")
 """A file of real images, for what generated ones cannot show: make soak SOFED_NPZ=FILE.npz ARGS="-k real_images"."""
-SEEDS = (0, 1)
+SEEDS = range(6)
+"""Runs of one setting differ by up to 5 points from seed to seed."""
 SPREAD = 5.0
 """Points by which rounds of one and the same run on the generated images differ."""
 
@@ -36,19 +37,20 @@ def test_an_encoder_learns_beside_an_attacker_what_it_learns_without(tmp_path: P
 
 @pytest.mark.skipif(not IMAGES, reason="SOFED_NPZ names no file of real images")
 @pytest.mark.parametrize("strategy", ROBUST)
-def test_on_real_images_most_of_what_knn_gains_survives_an_attacker(tmp_path: Path, strategy: str) -> None:
+def test_on_real_images_knn_beside_an_attacker_is_within_a_point_of_clean(tmp_path: Path, strategy: str) -> None:
     """The small scale with five devices, where kNN rises; mean over the seeds. Figures: docs/reliability.md."""
     setting = ["experiment=table3_policies", "scale=small", "dataset=npz", f"dataset.path={IMAGES}", *ROBUST[strategy]]
     setting += ["policy.lazy_interval=8", "rounds=18", "evaluation.every=18"]
-    gains: dict[str, list[float]] = {}
+    untrained: list[float] = []
+    trained: dict[str, list[float]] = {}
     for seed in SEEDS:
         for name, attack in {"clean": None, **{attack.__name__: attack for attack in ATTACKS}}.items():
-            out = tmp_path / f"{seed}-{name}"
-            untrained, trained = accuracies(out, [*setting, f"seed={seed}"], attack)
-            print(f"\n{strategy}, seed {seed}, {name}: {untrained} -> {trained}")
-            gains.setdefault(name, []).append(trained["knn"] - untrained["knn"])
-    assert mean(gains["clean"]) > 4, "training works"
-    assert all(mean(found) > mean(gains["clean"]) / 2 for found in gains.values())
+            first, last = accuracies(tmp_path / f"{seed}-{name}", [*setting, f"seed={seed}"], attack)
+            print(f"\n{strategy}, seed {seed}, {name}: {first} -> {last}")
+            untrained.append(first["knn"])
+            trained.setdefault(name, []).append(last["knn"])
+    assert mean(trained["clean"]) > mean(untrained) + 4, "training works"
+    assert all(mean(found) >= mean(trained["clean"]) - 1 for found in trained.values())
 
 
 def accuracies(
