@@ -25,7 +25,7 @@ def app_directory(clone: Path = CLONE) -> Iterator[Path]:
     project = tomllib.loads((clone / "pyproject.toml").read_text(encoding="utf-8"))
     with TemporaryDirectory(prefix="sofed-app-") as folder:
         for pattern in ["pyproject.toml", *project["tool"]["flwr"]["app"]["fab-include"]]:
-            for path in clone.glob(pattern):
+            for path in clone.glob(pattern.removeprefix("/")):
                 copy = Path(folder) / path.relative_to(clone)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)

@@ -67,6 +67,14 @@ def test_a_site_keeps_its_secrets_where_they_belong(tmp_path: Path) -> None:
     assert files.read_settings(site.device(1) / "sofed.env")["SOFED_SUPERLINK"] == "server.lan:9092"
 
 
+def test_git_sees_nothing_of_a_site(tmp_path: Path) -> None:
+    """docs/devices.md makes it in the clone, and a commit of everything must not publish its keys."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    provision(tmp_path / "site", ["server.lan"], 1)
+    seen = subprocess.run(["git", "-C", tmp_path, "status", "--porcelain"], check=True, capture_output=True)
+    assert seen.stdout == b""
+
+
 @pytest.mark.parametrize("name", ["server.lan", "192.0.2.7", "2001:db8::1", "localhost", "127.0.0.1"])
 def test_a_strict_client_accepts_the_certificate_for_every_name(tmp_path: Path, name: str) -> None:
     strict_handshake(provision(tmp_path, ["server.lan", "192.0.2.7", "2001:db8::1"], 1), name)

@@ -20,6 +20,7 @@ from sofed_flwr.provision.site import CONNECTION, Site
 
 LOOPBACK = ["localhost", "127.0.0.1"]
 """Names the server calls itself by: its own executor connects over TLS too."""
+NO_COMMIT = b"# Private keys are in here.\n*\n"
 DEVICE_SETTINGS = {
     "SOFED_BIN": "/opt/sofed/bin",
     "SOFED_STATE": "/var/lib/sofed",
@@ -49,6 +50,7 @@ def provision(
     _refuse_bad_hosts(site, hosts)
     _refuse_change(site, insecure, {"port": port, "control_port": control_port, "bind": bind})
     folder(site.directory)
+    once(site.directory / ".gitignore", lambda: NO_COMMIT, PUBLIC)
     folder(site.server)
     if not insecure:
         _certify(site, hosts, say)
