@@ -146,8 +146,8 @@ def test_a_signal_ends_collector_and_camera_in_time(start: Start, tmp_path: Path
     until(lambda: len(list((tmp_path / "spool").glob("sofed-*.jpg"))) == 5)
     began = time.monotonic()
     process.send_signal(number)
-    assert process.wait(5) == 0
-    assert time.monotonic() - began < 5
+    assert process.wait(15) == 0
+    assert time.monotonic() - began < 15
     assert not any(map(alive, pids(tmp_path)))
 
 
@@ -160,7 +160,7 @@ def test_a_camera_that_hangs_is_ended_with_all_it_started_and_started_again(star
     assert said == ["sofed collect: the camera gave no frame for 2 s; starting it again in 1 s"] * 2
     assert sum(map(alive, pids(tmp_path))) <= 2, "cameras do not pile up"
     process.terminate()
-    assert process.wait(5) == 0
+    assert process.wait(15) == 0
     assert not any(map(alive, pids(tmp_path)))
 
 
@@ -204,5 +204,5 @@ def test_a_video_is_collected_by_the_command_as_users_type_it(tmp_path: Path) ->
         until(lambda: len(list((tmp_path / "spool").glob("sofed-*.jpg"))) >= 5)
         mapped = Path(f"/proc/{process.pid}/maps").read_text()
         process.terminate()
-        assert process.wait(5) == 0
+        assert process.wait(15) == 0
     assert "libtorch" not in mapped, "the collector runs beside training, on little memory"

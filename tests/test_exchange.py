@@ -73,7 +73,7 @@ def test_a_round_ends_with_the_last_reply_long_before_its_deadline() -> None:
     talk = Exchange(Answering([1, 2, -3, 4, 5]), enough=None)
     assert nodes(talk.send_and_receive(tasks(1), timeout=60)) == [1, 2, 3, 4, 5]
     assert talk.unanswered == {}
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 def test_enough_replies_end_a_round_and_errors_are_not_among_them() -> None:
@@ -87,13 +87,13 @@ def test_a_straggler_costs_the_deadline_and_its_reply_is_counted_when_it_comes_a
     grid = Answering([1, 3, 4, 5], [1, 3, 4, 5], [1, 2, 3, 4, 5])
     talk = Exchange(grid, enough=None)
     began = time.monotonic()
-    assert nodes(talk.send_and_receive(tasks(1), timeout=0.3)) == [1, 3, 4, 5]
-    assert 0.3 <= time.monotonic() - began < 3
-    assert talk.unanswered == {"1/2": "no reply within 0.3 s"}
+    assert nodes(talk.send_and_receive(tasks(1), timeout=1)) == [1, 3, 4, 5]
+    assert 1 <= time.monotonic() - began < 4
+    assert talk.unanswered == {"1/2": "no reply within 1 s"}
     grid.answer(2)
-    assert nodes(talk.send_and_receive(tasks(2), timeout=0.3)) == [1, 3, 4, 5]
+    assert nodes(talk.send_and_receive(tasks(2), timeout=1)) == [1, 3, 4, 5]
     assert (talk.late(), talk.late()) == (["1/2"], [])
-    assert nodes(talk.send_and_receive(tasks(3), timeout=0.3)) == [1, 2, 3, 4, 5]
+    assert nodes(talk.send_and_receive(tasks(3), timeout=1)) == [1, 2, 3, 4, 5]
 
 
 def test_flower_saying_first_that_time_is_up_adds_nothing_and_is_no_late_reply_either() -> None:
@@ -107,9 +107,9 @@ def test_flower_saying_first_that_time_is_up_adds_nothing_and_is_no_late_reply_e
             return super().pull_messages(names)
 
     talk = Exchange(Expiring([1, 3, 4, 5], [1, 2, 3, 4, 5]), enough=None)
-    assert nodes(talk.send_and_receive(tasks(1, ttl=0.2), timeout=0.3)) == [1, 3, 4, 5]
-    assert talk.unanswered == {"1/2": "no reply within 0.3 s"}
-    assert nodes(talk.send_and_receive(tasks(2, ttl=0.2), timeout=0.3)) == [1, 2, 3, 4, 5]
+    assert nodes(talk.send_and_receive(tasks(1, ttl=0.8), timeout=1)) == [1, 3, 4, 5]
+    assert talk.unanswered == {"1/2": "no reply within 1 s"}
+    assert nodes(talk.send_and_receive(tasks(2, ttl=0.8), timeout=1)) == [1, 2, 3, 4, 5]
     assert talk.late() == []
 
 
@@ -127,7 +127,7 @@ def test_a_device_that_restarted_is_not_awaited_because_its_message_is_gone() ->
     began = time.monotonic()
     assert nodes(talk.send_and_receive(tasks(1), timeout=60)) == [1, 2, 3, 4]
     assert talk.unanswered == {"1/5": "restarted during the round"}
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
 
 
 def test_a_message_that_cannot_be_sent_is_not_awaited() -> None:
