@@ -9,7 +9,7 @@ import pytest
 from sofed_flwr.assembly import build_device, build_server
 from sofed_flwr.config import compose
 from sofed_flwr.runlog import read_rows
-from tests.test_update_faults import ATTACKS, ROBUST, Attack, attacked
+from tests.test_attackers import ATTACKS, ROBUST, Attack, attacked
 
 pytestmark = pytest.mark.soak
 

@@ -1,8 +1,7 @@
 """The second stage: features, kNN, linear probe. Oracles are lightly (kNN, collapse) and scikit-learn (logistic)."""
 
 import math
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from torch.nn import functional
 from sofed_flwr.contracts import Features, LabeledImages
 from sofed_flwr.evaluation.base import Evaluator, accuracy
 from sofed_flwr.evaluation.collapse import feature_std
-from sofed_flwr.evaluation.features import extract, untouched
+from sofed_flwr.evaluation.features import extract
 from sofed_flwr.evaluation.knn import KNN, knn_predict
 from sofed_flwr.evaluation.linear import LinearProbe, fit_logistic, moments, stratified
 
@@ -104,115 +103,6 @@ def test_feature_std_is_one_when_healthy_and_zero_when_collapsed() -> None:
     assert feature_std(healthy) == pytest.approx(1.0, abs=0.02)
     assert feature_std(healthy.abs()) == pytest.approx(math.sqrt(1 - 2 / math.pi), abs=0.02)
     assert feature_std(torch.ones(100, 128)) == pytest.approx(0.0, abs=1e-6)
-
-
-# --- features --------------------------------------------------------------------------------------------------------
-
-
-def channel_means(images: Tensor) -> Tensor:
-    assert images.dtype == torch.uint8
-    return images.double().mean(dim=(2, 3))
-
-
-@pytest.mark.parametrize("batch", [1, 4, 10, 512])
-def test_extract_equals_an_image_by_image_loop(batch: int) -> None:
-    data = gratings(10)
-    naive = torch.stack([channel_means(torch.from_numpy(image)[None])[0] for image in data.images])
-    features = extract(channel_means, data, batch=batch)
-    assert torch.equal(features.values, naive.float())
-    assert features.labels.tolist() == data.labels.tolist()
-    assert features.labels.dtype == torch.int64
-
-
-def test_extract_reads_a_read_only_memmap_without_warning_and_without_sharing_it(tmp_path: Path) -> None:
-    data = gratings(7)
-    np.save(tmp_path / "images.npy", data.images)
-    mapped = LabeledImages(np.load(tmp_path / "images.npy", mmap_mode="r"), data.labels)
-
-    def destructive(images: Tensor) -> Tensor:
-        means = channel_means(images)
-        images.zero_()
-        return means
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        features = extract(destructive, mapped, batch=3)
-    assert torch.equal(features.values, extract(channel_means, data).values)
-    assert np.array_equal(mapped.images, data.images)
-
-
-def test_extracted_features_carry_no_graph() -> None:
-    layer = nn.Linear(3, 2)
-    features = extract(lambda x: layer(x.float().mean(dim=(2, 3))), gratings(4))
-    assert not features.values.requires_grad
-
-
-# --- untouched -------------------------------------------------------------------------------------------------------
-
-
-def encoder() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).eval()
-
-
-def test_untouched_lets_a_frozen_encoder_pass() -> None:
-    net = encoder()
-    with untouched(net):
-        net(gaussian(8, 3))
-
-
-def test_untouched_lets_a_diverged_encoder_pass() -> None:
-    net = encoder()
-    with torch.no_grad():
-        net[0].weight.fill_(math.nan)
-    with untouched(net):
-        pass
-
-
-def change_weight(net: nn.Sequential) -> None:
-    with torch.no_grad():
-        net[0].weight[0, 0] += 1e-3
-
-
-def change_batchnorm_buffer(net: nn.Sequential) -> None:
-    net[1].train()
-    net(gaussian(8, 3))
-    net[1].eval()
-
-
-def change_scratch_buffer(net: nn.Sequential) -> None:
-    net[1].scratch.add_(1)
-
-
-def change_flag(net: nn.Sequential) -> None:
-    net[1].train()
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (change_weight, "tensor '0.weight'"),
-        (change_batchnorm_buffer, "tensor '1.running_mean'"),
-        (change_scratch_buffer, "tensor '1.scratch'"),
-        (change_flag, "training flag of '1' is True, was False"),
-        (nn.Module.train, "training flag of 'Sequential' is True, was False"),
-    ],
-)
-def test_untouched_names_what_changed(change: Callable[[nn.Sequential], None], name: str) -> None:
-    net = encoder()
-    net[1].register_buffer("scratch", torch.zeros(()), persistent=False)
-    with pytest.raises(AssertionError, match=name), untouched(net):
-        change(net)
-
-
-def test_untouched_does_not_hide_an_error_of_its_block() -> None:
-    net = encoder()
-
-    def change_and_fail() -> None:
-        change_weight(net)
-        raise KeyError
-
-    with pytest.raises(KeyError), untouched(net):
-        change_and_fail()
 
 
 # --- kNN -------------------------------------------------------------------------------------------------------------
