@@ -1,4 +1,4 @@
-"""One device attacks (fault 13), with a flipped update or one a million times too long: who is left out, what is left."""
+"""One device attacks (fault 13), with a flipped update or one a million times too long: who is left out, what stays."""
 
 from collections.abc import Callable
 from itertools import combinations
