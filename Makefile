@@ -1,13 +1,13 @@
 # Two commands on a fresh clone: make run, make test. Both build .venv first, and again only when the pins change.
 PYTHON ?= python3
 BIN := .venv/bin
-PINS := $(shell sed -n '/^requires-python/,/^\[project.scripts/p' pyproject.toml | cat - constraints.txt | cksum | cut -d' ' -f1)
+PINS := $(shell sed -n '/^requires-python/,/^\[tool.hatch/p' pyproject.toml | cat - constraints.txt | cksum | cut -d' ' -f1)
 READY := .venv/pins-$(PINS)
 
 PYTEST := $(BIN)/python -m pytest
 NONE_IS_FINE := || test $$? -eq 5  # 5: ARGS selects none of these
 
-.PHONY: run test test-fleet test-parts soak lint
+.PHONY: run test test-fleet test-parts soak lint docs
 run: $(READY)  ## the main job: a federated simulation on the embedded dataset; ARGS="policy=fifo rounds=5"
 	$(BIN)/sofed run $(ARGS)
 
@@ -24,6 +24,9 @@ test-parts: $(READY)
 soak: $(READY)  ## what takes too long for every commit
 	$(PYTEST) -m soak -s $(ARGS)
 
+docs: $(READY)  ## what is generated from the code and from conf/
+	$(BIN)/sofed config --markdown > docs/configuration.md
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,5 +36,5 @@ $(READY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
 	@echo "building .venv: about two minutes, once"
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[simulation,report,tracking,camera,dp,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[simulation,report,tracking,camera,dp,export,dev]'
 	@touch $@

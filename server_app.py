@@ -1,11 +1,15 @@
 """The ServerApp: configuration -> server and strategy, all rounds, the result."""
 
+from logging import INFO
+
 from flwr.app import Context
+from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
-from sofed_flwr.assembly import build_server
-from sofed_flwr.config import compose
-from sofed_flwr.strategy import Rules, SofedStrategy
+from sofed_flwr.analysis.provenance import trained_on
+from sofed_flwr.build import build_server
+from sofed_flwr.config.compose import compose
+from sofed_flwr.flower.strategy import SofedFedAvg
 
 app = ServerApp()
 
@@ -15,9 +19,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run SOFed's rounds (Algorithm 1)."""
     config = compose(str(context.run_config["overrides"]))
     server = build_server(config)
-    federation = config.federation
-    rules = Rules(
-        config.clients, federation.everyone, federation.wait, federation.ask, federation.enough, federation.deadline
-    )
-    SofedStrategy(server, grid, config.to_yaml(), config.seed, rules).run()
-    server.finish(config.encoder, config.facts)
+    images = trained_on(config)  # now: the dataset may be gone when the last round is over
+    SofedFedAvg(server, grid, config).run()
+    server.finish(config.encoder, config.facts, images)
+    log(INFO, "run directory: %s; encoder: %s", server.directory.path, server.directory.encoder)

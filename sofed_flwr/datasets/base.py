@@ -1,8 +1,8 @@
-"""What a dataset is: something that loads, and a fingerprint that tells its content from any other."""
+"""What a dataset is: it loads, and has a fingerprint of its content."""
 
 from typing import Protocol
 
-from sofed_flwr.contracts import Split
+from sofed_flwr.core.records import Split
 
 
 class Dataset(Protocol):

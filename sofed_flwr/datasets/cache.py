@@ -1,51 +1,150 @@
 """A dataset decoded once, as .npy files that every process maps instead of loading.
 
-All simulated clients then share one copy in the page cache, and a client's start costs milliseconds. The cache lives in
-`$SOFED_CACHE`, else in the user's cache directory, and can be deleted at any time.
+All simulated clients then share one copy in the page cache, and a client's start costs milliseconds. The cache can be
+deleted at any time. A manifest records what was written: every process compares sizes and times with it. The process
+that checks a run also compares digests, because a failing disk changes neither size nor time. If anything differs, the
+dataset is decoded again.
 """
 
 import hashlib
+import json
+import logging
 import os
 import shutil
-import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
-from sofed_flwr.contracts import LabeledImages, Split
+from sofed_flwr.core.records import LabeledImages, Split
 from sofed_flwr.datasets.base import Dataset
+from sofed_flwr.datasets.cache_folder import cache_root, locked, unwritable
+from sofed_flwr.storage.generations import write_atomically
+
+log = logging.getLogger(__name__)
 
 HALVES = ("train", "test")
 PARTS = ("images", "labels", "groups")
-LAYOUT = 2
-"""Changes with the files of a cached folder, and with it the folder's name: an older one is never misread."""
+MANIFEST = "manifest.json"
+LAYOUT = 3
+"""Version of the files in a cached folder; part of its name, so that an older one is never misread."""
 
 
-def open_split(dataset: Dataset) -> Split:
-    """The dataset's images as read-only memory maps, decoding it first if nobody has."""
-    folder = cache_root() / hashlib.sha256(f"{LAYOUT}:{dataset.fingerprint()}".encode()).hexdigest()[:16]
-    if not folder.exists():
-        _fill(folder, dataset.load())
-    halves = ((np.load(folder / f"{half}_{part}.npy", mmap_mode="r") for part in PARTS) for half in HALVES)
+class Written(NamedTuple):
+    """A file as it was written."""
+
+    bytes: int
+    mtime_ns: int
+    blake2b: str
+
+
+MANIFESTS = TypeAdapter(dict[str, Written])
+
+
+class DamagedCacheError(Exception):
+    """The cached files are not what was written; they can be written again."""
+
+
+def open_split(dataset: Dataset, thorough: bool = True) -> Split:
+    """The dataset's images as read-only memory maps, decoding it first if there are none or they are damaged.
+
+    `thorough` reads every byte once, to compare digests.
+    """
+    name = hashlib.sha256(os.fsencode(f"{LAYOUT}:{dataset.fingerprint()}")).hexdigest()[:16]
+    folder = cache_root() / name
+    try:
+        return _mapped(folder, thorough)
+    except DamagedCacheError as error:
+        if folder.exists():
+            log.warning("%s", error)
+    with locked(folder.with_name(f"{name}.lock")):
+        try:
+            _compare_digests(folder)  # another process may have filled it meanwhile
+            _write_manifest(folder)  # the same bytes with other times: a copy
+        except DamagedCacheError:
+            _fill(folder, dataset.load())
+        except OSError as error:
+            raise unwritable(folder, error) from error
+        return _mapped(folder, thorough=False)
+
+
+def _mapped(folder: Path, thorough: bool) -> Split:
+    if thorough:
+        _compare_digests(folder)
+    for file, written in _manifest(folder).items():
+        status = _status(folder / file)
+        if (status.st_size, status.st_mtime_ns) != (written.bytes, written.mtime_ns):
+            raise DamagedCacheError(f"{folder / file} has changed since it was written")
+    try:
+        halves = [[np.load(folder / f"{half}_{part}.npy", mmap_mode="r") for part in PARTS] for half in HALVES]
+    except (OSError, ValueError, EOFError) as error:
+        raise DamagedCacheError(f"{folder}: {error}") from error
     return Split(*(LabeledImages(*arrays) for arrays in halves))
 
 
-def cache_root() -> Path:
-    """Where decoded datasets lie, and downloaded ones unless the user says otherwise."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SOFED_CACHE") or Path(cache) / "sofed_flwr")
+def _compare_digests(folder: Path) -> None:
+    for file, written in _manifest(folder).items():
+        if _status(folder / file).st_size != written.bytes or _digest(folder / file) != written.blake2b:
+            raise DamagedCacheError(f"{folder / file} is damaged")
+
+
+def _manifest(folder: Path) -> dict[str, Written]:
+    try:
+        manifest = MANIFESTS.validate_json((folder / MANIFEST).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise DamagedCacheError(f"{folder / MANIFEST} cannot be read") from error
+    if manifest.keys() != {f"{half}_{part}.npy" for half in HALVES for part in PARTS}:
+        raise DamagedCacheError(f"{folder / MANIFEST} names other files")
+    return manifest
+
+
+def _status(file: Path) -> os.stat_result:
+    try:
+        return file.stat()
+    except OSError as error:
+        raise DamagedCacheError(f"{file} cannot be read") from error
+
+
+def _digest(file: Path) -> str:
+    try:
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "blake2b").hexdigest()
+    except OSError as error:
+        raise DamagedCacheError(f"{file} cannot be read") from error
 
 
 def _fill(folder: Path, split: Split) -> None:
-    """Write beside, then rename: of two processes that decode at once, one wins and nobody sees half a cache."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".filling-"))
+    """Write to another folder, sync, rename: a power cut leaves a complete cache or none."""
+    beside = folder.with_name(f".filling-{folder.name}")
     try:
+        _remove(beside)
+        beside.mkdir(mode=0o700)
         for half, data in zip(HALVES, (split.train, split.test), strict=True):
             for part in PARTS:
-                np.save(beside / f"{half}_{part}.npy", getattr(data, part))
+                with (beside / f"{half}_{part}.npy").open("wb") as file:
+                    np.save(file, getattr(data, part))
+                    file.flush()
+                    os.fsync(file.fileno())
+        _write_manifest(beside)
+        _remove(folder)
         beside.rename(folder)
-    except OSError:
-        shutil.rmtree(beside, ignore_errors=True)
-        if not folder.exists():
-            raise
+    except OSError as error:
+        _remove(beside)
+        raise unwritable(folder.parent, error) from error
+
+
+def _write_manifest(folder: Path) -> None:
+    """Of the files as they are; the folder is synced as well."""
+    manifest = {}
+    for file in sorted(folder.glob("*.npy")):
+        status = file.stat()
+        manifest[file.name] = Written(status.st_size, status.st_mtime_ns, _digest(file))._asdict()
+    write_atomically(folder / MANIFEST, json.dumps(manifest).encode())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Image files of one's own, in class folders or without any classes.
+"""The user's own image files, in class folders or without classes.
 
 Without class folders nothing is known about an image: all are of one class, the stream is a shuffle, and the
 evaluation leaves out what needs labels.
@@ -7,6 +7,8 @@ evaluation leaves out what needs labels.
 import hashlib
 import logging
 import os
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -14,83 +16,83 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from sofed_flwr.contracts import LabeledImages, Split
-from sofed_flwr.decoding import decode, has_image_name
-from sofed_flwr.rng import numpy_generator
+from sofed_flwr.core.records import LabeledImages, Split
+from sofed_flwr.core.redaction import one_line
+from sofed_flwr.core.rng import numpy_generator
+from sofed_flwr.datasets.image_files import LAYOUTS, Entry, find_images
+from sofed_flwr.images.decoding import decode
 
 log = logging.getLogger(__name__)
 
-LAYOUTS = "expected are train/CLASS/ and test/CLASS/, or CLASS/, or images without any folders"
-UNLABELED = ""
-"""Stands for the class of images that lie in no class folder."""
-
-File = os.DirEntry[str]
-Entry = tuple[File, str]
-"""A file and its class."""
+SHOWN = 20
+"""Classes that are counted by name."""
 
 
 @dataclass(frozen=True)
 class Folder:
     """`path`/{train,test}/CLASS/FILE, or `path`/CLASS/FILE, or `path`/FILE; the classes are the folders' names.
 
+    A FILE may lie at any depth below its class (`image_files.py`).
     Without train and test, `test_fraction` of every class is held out, chosen by `seed`. Images become `size` x `size`.
     """
 
     path: str
-    size: Annotated[int, Field(ge=8)]
+    size: Annotated[int, Field(ge=8, le=1024)]
     test_fraction: Annotated[float, Field(gt=0, lt=1)]
     seed: Annotated[int, Field(ge=0)]
 
     def fingerprint(self) -> str:
         """The arguments, and name, size and time of last change of every file."""
         digest = hashlib.sha256()
-        for file, _ in (entry for half in self._halves() for entry in half):
+        for file, _ in (entry for half in self._halves([]) for entry in half):
             status = file.stat()
             digest.update(os.fsencode(f"{file.path}\0{status.st_size}\0{status.st_mtime_ns}\0"))
         return f"folder:{self._root()}:{self.size}:{self.test_fraction}:{self.seed}:{digest.hexdigest()}"
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """In the order of their labels."""
+        return _class_names(*self._halves([]))
+
     def load(self) -> Split:
         """Decode every file; those that cannot be decoded are left out, and counted in a warning."""
-        train, test = self._halves()
-        numbers = {name: number for number, name in enumerate(sorted({name for _, name in train + test}))}
+        passed_over: list[str] = []
+        train, test = self._halves(passed_over)
+        log.info("%s: %s", self.path, one_line(_counted(train, test)))
+        if passed_over:
+            first = one_line(passed_over[0])
+            log.warning("%s: %d folders are passed over, the first is %s", self.path, len(passed_over), first)
+        numbers = {name: number for number, name in enumerate(_class_names(train, test))}
         failures: list[str] = []
         split = Split(*(self._decoded(half, numbers, failures) for half in (train, test)))
         if failures:
-            log.warning("%s: %d unreadable images left out, the first is %s", self.path, len(failures), failures[0])
+            first = one_line(failures[0])
+            log.warning("%s: %d unreadable images left out, the first is %s", self.path, len(failures), first)
         return split
 
-    def _halves(self) -> tuple[list[Entry], list[Entry]]:
-        """Training and test files, neither empty."""
+    def _halves(self, passed_over: list[str]) -> tuple[list[Entry], list[Entry]]:
+        """Training and test files, neither empty; folders that are not looked into are added to `passed_over`."""
         root = self._root()
         given = [root / half for half in ("train", "test")]
-        if all(folder.is_dir() for folder in given):
-            train, test = (self._entries(folder) for folder in given)
-        else:
-            train, test = self._held_out(self._entries(root))
+        try:
+            if all(folder.is_dir() for folder in given):
+                train, test = (find_images(folder, passed_over) for folder in given)
+                passed_over += sorted(str(path) for path in root.iterdir() if path.is_dir() and path not in given)
+            else:
+                train, test = self._held_out(find_images(root, passed_over))
+        except ValueError as error:
+            raise ValueError(f"path={self.path!r}: {error}") from error
         for half, entries in (("training", train), ("test", test)):
             if not entries:
                 raise ValueError(f"path={self.path!r} has no {half} images; {LAYOUTS}")
         return train, test
 
     def _root(self) -> Path:
-        root = Path(self.path).expanduser().resolve()
-        if not root.is_dir():
-            raise ValueError(f"path={self.path!r} is not a folder; dataset=folder needs dataset.path=FOLDER")
-        return root
-
-    def _entries(self, folder: Path) -> list[Entry]:
-        """Image files in order of class and name: the order of a directory differs between machines."""
-        children = _listing(folder)
-        loose = [(child, UNLABELED) for child in children if _is_image(child)]
-        sorted_in = [
-            (file, child.name) for child in children if child.is_dir() for file in _listing(child) if _is_image(file)
-        ]
-        if loose and sorted_in:
-            raise ValueError(
-                f"path={self.path!r}: {folder} holds images ({loose[0][0].name}) beside folders of images "
-                f"({sorted_in[0][1]}); {LAYOUTS}"
-            )
-        return loose or sorted_in
+        with suppress(RuntimeError):  # a link to itself, or an unknown user's home
+            root = Path(self.path).expanduser().resolve()
+            if root.is_dir():
+                return root
+        raise ValueError(f"path={self.path!r} is not a folder; dataset=folder needs dataset.path=FOLDER")
 
     def _held_out(self, entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:
         """Stratified: `test_fraction` of every class, at least one image and never all of them."""
@@ -110,7 +112,7 @@ class Folder:
         for file, name in entries:
             try:
                 images[len(labels)] = decode(Path(file), self.size)
-            except Exception as error:  # PIL's decoders raise whatever a broken file makes them stumble over
+            except Exception as error:  # PIL's decoders may raise anything on a broken file
                 failures.append(f"{file.name}: {error}")
             else:
                 labels.append(numbers[name])
@@ -119,11 +121,14 @@ class Folder:
         return LabeledImages(images[: len(labels)], np.array(labels, np.int64))
 
 
-def _listing(folder: Path | File) -> list[File]:
-    """What a folder holds, hidden things aside."""
-    with os.scandir(folder) as entries:
-        return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+def _class_names(train: list[Entry], test: list[Entry]) -> tuple[str, ...]:
+    return tuple(sorted({name for _, name in train + test}))
 
 
-def _is_image(entry: File) -> bool:
-    return has_image_name(entry.name) and entry.is_file()
+def _counted(train: list[Entry], test: list[Entry]) -> str:
+    """Counts by class, so that a folder wrongly taken for a class is noticed."""
+    counts = [Counter(name for _, name in half) for half in (train, test)]
+    names = _class_names(train, test)
+    shown = [f"{name or 'without a class'} {counts[0][name]} + {counts[1][name]}" for name in names[:SHOWN]]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{len(train)} training and {len(test)} test images of {len(names)} classes: {', '.join(shown)}{more}"

@@ -1,13 +1,19 @@
 """Any dataset in one .npz file with MedMNIST's keys."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
-from sofed_flwr.contracts import LabeledImages, Labels, Split
+from sofed_flwr.core.records import LabeledImages, Labels, Pixels, Split
+from sofed_flwr.datasets.npz_arrays import NpzArrays
+
+SMALLEST = 8
+"""Pixels of a side; the encoders halve it three times."""
+CLASSES = 100_000
+"""More than any image dataset has; votes and classifiers take memory for every number up to the largest."""
 
 
 @dataclass(frozen=True)
@@ -26,40 +32,57 @@ class Npz:
 
     def load(self) -> Split:
         """Read both halves; what is missing or misshapen is named."""
-        with np.load(self._file(), allow_pickle=False) as arrays:
-            return Split(self._half(arrays, "train"), self._half(arrays, "test"))
+        try:
+            with NpzArrays(self._file()) as arrays:
+                return Split(_half(arrays, "train"), _half(arrays, "test"))
+        except ValueError as error:
+            raise ValueError(f"path={self.path!r}: {error}") from error
 
     def _file(self) -> Path:
-        file = Path(self.path).expanduser()
+        try:
+            file = Path(self.path).expanduser()
+        except RuntimeError as error:
+            raise ValueError(f"path={self.path!r}: {error}") from error
         if not file.is_file():
             raise ValueError(f"path={self.path!r} is not a file; dataset=npz needs dataset.path=FILE.npz")
         return file
 
-    def _half(self, arrays: NpzFile, half: str) -> LabeledImages:
-        names = f"{half}_images", f"{half}_labels"
-        if missing := [name for name in names if name not in arrays]:
-            raise ValueError(f"path={self.path!r} has no {missing[0]!r}; it holds {', '.join(sorted(arrays))}")
-        images, labels = (arrays[name] for name in names)
-        if images.ndim == 3:
-            images = np.repeat(images[..., None], 3, axis=-1)
-        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3 or len(images) != labels.size:
-            raise ValueError(
-                f"path={self.path!r}: {names[0]} is {images.dtype} {images.shape} with {labels.size} labels, "
-                "expected uint8 (n, H, W, 3) or (n, H, W) with n labels"
-            )
-        channels_first = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-        return LabeledImages(channels_first, _flat(labels), self._groups(arrays, half, labels.size))
 
-    def _groups(self, arrays: NpzFile, half: str, count: int) -> Labels | None:
-        name = f"{half}_groups"
-        if name not in arrays:
-            return None
-        groups = arrays[name]
-        if groups.size != count:
-            raise ValueError(f"path={self.path!r}: {name} holds {groups.size} values for {count} images")
-        return _flat(groups)
+def _half(arrays: NpzArrays, half: str) -> LabeledImages:
+    """Headers first, so that a wrong file is refused before it takes memory."""
+    pixels, names = arrays.header(f"{half}_images"), arrays.header(f"{half}_labels")
+    shape = pixels.shape
+    if pixels.dtype != np.uint8 or len(shape) not in (3, 4) or shape[3:] not in ((), (3,)) or shape[0] != names.size:
+        raise ValueError(
+            f"{half}_images is {pixels.dtype} {shape} with {names.size} labels, "
+            "expected uint8 (n, H, W, 3) or (n, H, W) with n labels"
+        )
+    if not shape[0]:
+        raise ValueError(f"{half}_images is empty")
+    if min(shape[1:3]) < SMALLEST:
+        raise ValueError(f"{half}_images are {shape[1]} x {shape[2]} pixels, expected at least {SMALLEST} x {SMALLEST}")
+    labels, groups = _classes(arrays, f"{half}_labels"), None
+    if f"{half}_groups" in arrays:
+        groups = _classes(arrays, f"{half}_groups")
+        if len(groups) != len(labels):
+            raise ValueError(f"{half}_groups holds {len(groups)} values for {len(labels)} images")
+    return LabeledImages(_channels_first(arrays.read(f"{half}_images")), labels, groups)
 
 
-def _flat(labels: NDArray[np.integer]) -> Labels:
-    """MedMNIST's labels are (n, 1)."""
-    return labels.reshape(-1).astype(np.int64)
+def _channels_first(images: NDArray[np.uint8]) -> Pixels:
+    if images.ndim == 3:
+        images = np.repeat(images[..., None], 3, axis=-1)
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def _classes(arrays: NpzArrays, name: str) -> Labels:
+    """Numbers of classes, (n,); MedMNIST's are (n, 1)."""
+    dtype = arrays.header(name).dtype
+    if dtype.kind not in "biuf":
+        raise ValueError(f"{name} is {dtype}, expected whole numbers")
+    values = arrays.read(name).reshape(-1)
+    wrong = ~((values >= 0) & (values < CLASSES) & (values == np.floor(values)))
+    if wrong.any():
+        first: Any = values[wrong][0]
+        raise ValueError(f"{name} holds {first}, expected whole numbers from 0 to {CLASSES - 1}")
+    return values.astype(np.int64)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sofed_flwr.contracts import Indices, Labels
+from sofed_flwr.core.records import Indices, Labels
 
 
 def stc_order(labels: Labels, stc: int, rng: np.random.Generator) -> Indices:

@@ -1,8 +1,8 @@
 """Which images each simulated client owns: every image exactly once.
 
 A partitioner is called with the labels, the number of clients and a generator, and returns one array of indices per
-client; `datasets/ordering.py` then orders each client's share as a stream. The rules of dealing may use labels, the
-clients never see them.
+client; `datasets/ordering.py` then orders each client's share as a stream. Partitioners may use labels; clients
+never see them.
 """
 
 from typing import Annotated
@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from sofed_flwr.contracts import Indices, Labels
+from sofed_flwr.core.records import Indices, Labels
 from sofed_flwr.datasets.ordering import stc_order
 
 ATTEMPTS = 1000
@@ -31,7 +31,7 @@ class Blocks:
     """The paper's: the temporally ordered dataset, dealt to clients in equal shares.
 
     Equal shares give every client the same velocity, as Algorithm 1 assumes; where the number of blocks is no multiple
-    of the number of clients (STC 200 over 100 devices is 2.5 blocks each), a block is cut rather than a share lost.
+    of the number of clients (STC 200 over 100 devices is 2.5 blocks each), a block is split between two clients.
     """
 
     stc: Annotated[int, Field(ge=1)]

@@ -2,22 +2,22 @@
 
 The class is the outline alone. Everything else about an image is nuisance, drawn per image: position, size and rotation
 (a network must not learn where pixels are), foreground and background colour, stripes on the shape, a background with
-gradient and blobs, noise. So an untrained encoder sees mostly nuisance, and what BYOL's augmentations teach a network
-to ignore is what stands between its features and the class.
+gradient and blobs, noise. So an untrained encoder sees mostly nuisance, and BYOL's augmentations teach a network to
+ignore just that nuisance.
 """
 
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from sofed_flwr.contracts import LabeledImages, Pixels, Split
-from sofed_flwr.rng import numpy_generator
+from sofed_flwr.core.records import LabeledImages, Pixels, Split
+from sofed_flwr.core.rng import numpy_generator
 
 SIZE = 32
 CHUNK = 500
@@ -71,9 +71,10 @@ class Shapes:
     train: Annotated[int, Field(ge=len(CLASS_NAMES))]
     test: Annotated[int, Field(ge=len(CLASS_NAMES))]
     seed: Annotated[int, Field(ge=0)]
+    class_names: ClassVar[tuple[str, ...]] = CLASS_NAMES
 
     def fingerprint(self) -> str:
-        """The arguments and this very file: whoever changes the rendering gets new images, not cached ones."""
+        """The arguments and this file's content: a change of the rendering gives new images, not cached ones."""
         rendering = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
         return f"shapes:{rendering}:{self.train}:{self.test}:{self.seed}"
 
@@ -119,7 +120,7 @@ def _masks(labels: NDArray[np.int64], rng: np.random.Generator) -> Field2D:
 
 
 def _colours(count: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Background and foreground (n, 3), drawn again until their brightness differs: an outline must be there."""
+    """Background and foreground (n, 3), drawn again until their brightness differs, so that the outline is visible."""
     background, foreground = _colour(count, rng), _colour(count, rng)
     while (alike := np.abs((foreground - background).mean(axis=1)) < 0.25).any():
         foreground[alike] = _colour(int(alike.sum()), rng)
@@ -161,5 +162,5 @@ def _grid() -> tuple[Field2D, Field2D]:
 
 
 def _draw(rng: np.random.Generator, low: float, high: float, count: int) -> Field2D:
-    """One number per image, ready to meet a grid."""
+    """One number per image, broadcastable to a grid."""
     return rng.uniform(low, high, (count, 1, 1)).astype(np.float32)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sofed_flwr.contracts import Indices, LabeledImages, Labels, Split
+from sofed_flwr.core.records import Indices, LabeledImages, Labels, Split
 from sofed_flwr.datasets.base import Dataset
 from sofed_flwr.datasets.cache import open_split
 

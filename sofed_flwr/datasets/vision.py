@@ -1,12 +1,14 @@
 """CIFAR-10, CIFAR-100 and SVHN: torchvision downloads, verifies and parses; `datasets/cache.py` keeps the pixels.
 
-Checksums decide what an archive holds, so they are the fingerprint: once decoded, neither archive nor network is asked
-for again. What cannot be had ends in one sentence that says which file belongs where.
+Checksums decide what an archive holds, so they are the fingerprint: once decoded, neither archive nor network is needed
+again. A missing file is one sentence that says which file belongs where.
 """
 
 import pickle
+import shutil
 import socket
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,11 +23,17 @@ from pydantic.dataclasses import dataclass
 from torchvision import datasets
 from torchvision.datasets.utils import check_integrity, download_url, extract_archive
 
-from sofed_flwr.contracts import LabeledImages, Labels, Split
-from sofed_flwr.datasets.cache import cache_root
+from sofed_flwr.core.records import LabeledImages, Labels, Split
+from sofed_flwr.datasets.cache_folder import cache_root
 
-PATIENCE = 10.0
-"""Seconds without an answer after which a server is given up."""
+TIMEOUT_SECONDS = 10.0
+"""Of a download without an answer."""
+
+CIFAR10_CLASSES = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+"""In the order of its labels; torchvision reads them from the archive, which a cached dataset does without."""
 
 
 class Archive(NamedTuple):
@@ -38,7 +46,7 @@ class Archive(NamedTuple):
 
 @dataclass(frozen=True)
 class Published(ABC):
-    """A dataset others publish; its archives are looked for in `root`, None being a folder beside the decoded ones."""
+    """A public dataset; its archives are expected in `root`, by default a folder beside the decoded ones."""
 
     root: str | None
     download: bool
@@ -68,14 +76,22 @@ class Published(ABC):
     @property
     def folder(self) -> Path:
         """`root`, resolved."""
-        return Path(self.root).expanduser() if self.root else cache_root() / "downloads"
+        if not self.root:
+            return cache_root() / "downloads"
+        try:
+            return Path(self.root).expanduser()
+        except RuntimeError as error:
+            raise ValueError(f"root={self.root}: {error}") from error
 
     def _obtain(self, archive: Archive) -> None:
         file = self.folder / archive.name
         if not check_integrity(file, archive.md5):
             self._fetch(archive, file)
         if ".tar" in file.suffixes:
-            extract_archive(file, self.folder)
+            try:
+                extract_archive(file, self.folder)
+            except OSError as error:
+                raise self._refusal(archive, f"cannot be unpacked ({error})") from error
 
     def _fetch(self, archive: Archive, file: Path) -> None:
         trouble = "is damaged (its checksum is wrong)" if file.exists() else "is not there"
@@ -99,6 +115,7 @@ class Cifar10(Published):
 
     title: ClassVar[str] = "CIFAR-10"
     source: ClassVar[Any] = datasets.CIFAR10
+    class_names: ClassVar[tuple[str, ...] | None] = CIFAR10_CLASSES
 
     def archives(self) -> list[Archive]:
         """One archive of pickles."""
@@ -120,6 +137,7 @@ class Cifar100(Cifar10):
     stream_classes: Literal["fine", "superclass"]
     title: ClassVar[str] = "CIFAR-100"
     source: ClassVar[Any] = datasets.CIFAR100
+    class_names: ClassVar[tuple[str, ...] | None] = None
 
     def fingerprint(self) -> str:
         """The archive's checksum and what the stream goes by."""
@@ -160,18 +178,27 @@ class Svhn(Published):
 
 
 def _download(archive: Archive, folder: Path) -> None:
-    """Into a folder beside, then renamed: however it ends, no part of a file gets the archive's name."""
+    """Into a temporary folder, then renamed, so that an incomplete file never has the archive's name."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".downloading-") as beside, _limited_patience():
+    _remove_abandoned(folder)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".downloading-") as beside, _timeout():
         download_url(archive.url, beside, archive.name, archive.md5)
         (Path(beside) / archive.name).replace(folder / archive.name)
 
 
+def _remove_abandoned(folder: Path) -> None:
+    """What a killed process left: an active download has grown within the timeout."""
+    for beside in folder.glob(".downloading-*"):
+        newest = max(path.stat().st_mtime for path in (beside, *beside.iterdir()))
+        if newest + 2 * TIMEOUT_SECONDS < time.time():
+            shutil.rmtree(beside, ignore_errors=True)
+
+
 @contextmanager
-def _limited_patience() -> Iterator[None]:
-    """torchvision sets no time limit: a network that swallows packets would hold it for minutes."""
+def _timeout() -> Iterator[None]:
+    """torchvision sets no time limit: a network that drops packets would block it for minutes."""
     before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(PATIENCE)
+    socket.setdefaulttimeout(TIMEOUT_SECONDS)
     try:
         yield
     finally:

@@ -1,8 +1,7 @@
 """What every evaluator of the second stage is: features in, named accuracies out.
 
 The encoder is frozen and its features are extracted once (`features.py`), so an evaluator never sees a model or an
-image, and several of them can share one extraction. Labels enter the project here and nowhere else but the stream
-order.
+image, and several of them can share one extraction. Labels are used here and for the stream order only.
 """
 
 from collections.abc import Iterator
@@ -10,11 +9,11 @@ from typing import Protocol
 
 from torch import Tensor
 
-from sofed_flwr.contracts import Features
+from sofed_flwr.core.records import Features
 
 
 class Evaluator(Protocol):
-    """Judges frozen features: fits on `train`, yields (name, accuracy in percent) on `test`."""
+    """Evaluates frozen features: fits on `train`, yields (name, accuracy in percent) on `test`."""
 
     def run(self, train: Features, test: Features) -> Iterator[tuple[str, float]]:
         """Yield one (name, accuracy in percent) per measure; the same features give the same values."""

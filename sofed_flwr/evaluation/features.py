@@ -1,6 +1,6 @@
-"""Frozen features, extracted once for all evaluators, and the proof that the encoder stayed as it was.
+"""Frozen features, extracted once for all evaluators, and a check that the encoder did not change.
 
-The proof is the idea of MoCo's `sanity_check`: several public linear probes leave BatchNorm in training mode and so
+The check is the idea of MoCo's `sanity_check`: several public linear probes leave BatchNorm in training mode and so
 move the encoder they measure.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sofed_flwr.contracts import Features, LabeledImages
+from sofed_flwr.core.records import Features, LabeledImages
 
 
 def extract(encode: Callable[[Tensor], Tensor], data: LabeledImages, batch: int = 256) -> Features:
@@ -58,6 +58,6 @@ def _modes(module: nn.Module) -> dict[str, bool]:
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equality of the stored bytes, so that a NaN equals itself: a diverged encoder is still an untouched one."""
+    """Equality of the stored bytes, so that a NaN equals itself: a diverged encoder is still unchanged."""
     same_kind = a.shape == b.shape and a.dtype == b.dtype
     return same_kind and torch.equal(a.reshape(-1).view(torch.uint8), b.detach().reshape(-1).view(torch.uint8))

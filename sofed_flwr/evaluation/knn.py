@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from sofed_flwr.contracts import Features
+from sofed_flwr.core.records import Features
 from sofed_flwr.evaluation.base import accuracy
 
 SIMILARITIES = 2**24

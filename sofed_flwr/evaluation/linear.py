@@ -5,7 +5,7 @@ Adam; first labels in file order; best test epoch reported). This one has nothin
 problem solved to its optimum, so that a difference between two figures is a difference between two encoders.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import numpy as np
@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from sofed_flwr.contracts import Features
+from sofed_flwr.core.records import Features
 from sofed_flwr.evaluation.base import accuracy
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -59,12 +59,21 @@ def stratified(labels: Tensor, fraction: float, seed: int) -> Tensor:
     A smaller fraction of the same seed is a subset of a larger one. RandomState is NumPy's one generator whose stream
     never changes (NEP 19), so the indices are the same on every machine and version.
     """
+    return _of_every_class(labels, lambda count: max(1, round(fraction * count)), seed)
+
+
+def per_class(labels: Tensor, most: int, seed: int) -> Tensor:
+    """Sorted indices of `most` images of every class, or all it has; fewer of the same seed are a part of more."""
+    return _of_every_class(labels, lambda count: min(most, count), seed)
+
+
+def _of_every_class(labels: Tensor, wanted: Callable[[int], int], seed: int) -> Tensor:
     values = labels.cpu().numpy()
     order = np.random.RandomState(seed).permutation(len(values))
     chosen = []
     for name in np.unique(values):
         members = order[values[order] == name]
-        chosen.append(members[: max(1, round(fraction * len(members)))])
+        chosen.append(members[: wanted(len(members))])
     return torch.from_numpy(np.sort(np.concatenate(chosen)))
 
 

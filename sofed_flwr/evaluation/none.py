@@ -6,7 +6,7 @@ from sofed_flwr.evaluation.suite import Suite
 
 
 class NoEvaluation(Suite):
-    """Nothing is ever due, so the dataset is never opened; how to evaluate, which a scale may say, is passed over."""
+    """Nothing is ever due, so the dataset is never opened; other settings of the evaluation are ignored."""
 
     def __init__(self, **_: Any) -> None:
         super().__init__(every=1)

@@ -1,6 +1,7 @@
-"""The second stage as one call: features extracted once, every evaluator on them, the encoder proven untouched."""
+"""The second stage as one call: extract features once, run every evaluator, check that the encoder is unchanged."""
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -8,9 +9,9 @@ import numpy as np
 from pydantic import Field, validate_call
 from torch import Tensor, nn
 
-from sofed_flwr.contracts import Split
+from sofed_flwr.core.records import Split
 from sofed_flwr.evaluation.base import Evaluator
-from sofed_flwr.evaluation.collapse import feature_std
+from sofed_flwr.evaluation.collapse import feature_std, usable
 from sofed_flwr.evaluation.features import extract, untouched
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,9 @@ class Suite:
     def run(self, module: nn.Module, encode: Callable[[Tensor], Tensor], split: Split) -> dict[str, float]:
         """All values by name; `feature_std` tells a collapsed encoder (0) from a healthy one (about 1).
 
-        Images of a single class, as unlabeled ones are, leave evaluators nothing to tell apart: `feature_std` is all.
+        It is NaN, and all there is, where features are not finite: evaluators would give plausible accuracies.
+
+        Images of a single class, as unlabeled ones are, have no classes to compare: `feature_std` is all.
         `encode` maps pixels to features by means of `module`, which must be in evaluation mode: batches run side by
         side, so none may switch it back while another one computes.
         """
@@ -42,6 +45,9 @@ class Suite:
         with untouched(module):
             test = extract(encode, split.test)
             train = extract(encode, split.train) if labeled else None
+        if not all(usable(features.values) for features in (test, train) if features is not None):
+            log.warning("the encoder's features are not finite: no accuracies")
+            return {"feature_std": math.nan}
         values = {"feature_std": feature_std(test.values)}
         if train is not None:
             for evaluator in self.evaluators.values():

@@ -1,7 +1,7 @@
 """What a self-supervised method is: how it learns, what it shares, what it keeps.
 
-Nobody else asks which method it is. The trainer backpropagates whatever loss terms come, the device sends
-`shared_state()` and stores `local_state()`, and `take_global` says how a global model is received. Importance scoring
+No other code depends on the method. The trainer backpropagates its loss terms, the device sends `shared_state()` and
+stores `local_state()`, and `take_global` defines how a global model is received. Importance scoring
 works for every method, since each is a Siamese pair of an online and a target branch (paper, "Compatibility with other
 contrastive learning architectures").
 """
@@ -14,14 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sofed_flwr.contracts import State
-from sofed_flwr.views import WEAK_VIEWS, TrainingViews, network_input
+from sofed_flwr.core.records import State
+from sofed_flwr.views.pixels import network_input
+from sofed_flwr.views.training import TrainingViews
+from sofed_flwr.views.weak import WEAK_VIEWS
 
 
 class Method(nn.Module, ABC):
     """A trainable Siamese pair. Subclasses name the modules they share in `shared_modules`; the rest stays local.
 
-    `online` is the paper's encoder W: backbone and projector. `most_clients` is set by a method that is no federation.
+    `online` is the paper's encoder W: backbone and projector. `most_clients` limits the number of clients.
     """
 
     shared_modules: tuple[str, ...]
@@ -40,11 +42,11 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def online_branch(self, inputs: Tensor) -> Tensor:
-        """What the online network says of an input: y_o."""
+        """Output of the online network: y_o."""
 
     @abstractmethod
     def target_branch(self, inputs: Tensor) -> Tensor:
-        """What the target network says of an input: y_t."""
+        """Output of the target network: y_t."""
 
     def backbone(self) -> nn.Module:
         """The network whose features the second stage uses: the online encoder without its projector."""
@@ -62,18 +64,27 @@ class Method(nn.Module, ABC):
         return first, second
 
     def after_step(self) -> None:
-        """Follow an optimizer step, where the method has something that follows."""
+        """Called after each optimizer step, for example to update a moving average."""
 
     def score(self, images: Tensor, weak_view: str) -> Tensor:
         """Eq. (3): dissimilarity of an image and its weak view, in [0, 2].
 
-        Evaluation mode, so that a score is the image's own: with batch statistics it would depend on its neighbours.
+        In evaluation mode: with batch statistics a score would depend on the other images of the batch.
         """
         with self._frozen():
             images = images.to(self.device)
             online = self.online_branch(network_input(images))
             target = self.target_branch(network_input(WEAK_VIEWS[weak_view](images)))
             return (1 - functional.cosine_similarity(online, target)).cpu()
+
+    def score_with_features(self, images: Tensor, weak_view: str) -> tuple[Tensor, Tensor]:
+        """Scores, and the backbone features (n, d) that the online branch computed on the way: no pass of their own."""
+        passed: list[Tensor] = []
+        hook = self.backbone().register_forward_hook(lambda _, __, features: passed.append(features))
+        try:
+            return self.score(images, weak_view), passed[0].cpu()
+        finally:
+            hook.remove()
 
     def features(self, images: Tensor) -> Tensor:
         """Backbone features (n, d) of un-augmented pixels."""

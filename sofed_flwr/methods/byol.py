@@ -1,6 +1,6 @@
 """BYOL (Grill et al., 2020), the local model of SOFed (paper, sec. III-B).
 
-An online encoder (backbone and projector) with a predictor learns to foresee what the target encoder says of another
+An online encoder (backbone and projector) with a predictor learns to predict the target encoder's output for another
 view of the same image. Online encoder and predictor are shared, the target is not.
 """
 
@@ -10,37 +10,50 @@ import torch
 from pydantic import ConfigDict, validate_call
 from torch import Tensor, nn
 
-from sofed_flwr.losses import dissimilarity
+from sofed_flwr.methods.losses import dissimilarity
 from sofed_flwr.methods.momentum import MomentumMethod
 from sofed_flwr.models.heads import Widths, predictor_of, with_projector
-from sofed_flwr.views import TrainingViews, Unit
+from sofed_flwr.views.training import TrainingViews, Unit
 
 
 class BYOL(MomentumMethod):
-    """`projector` and `predictor` are the widths after the input, the last one common to both."""
+    """`projector` and `predictor` are the widths after the input, the last one common to both.
+
+    `symmetric` adds eq. (1) for the other order of the two views, as public BYOL code does: twice the passes of the
+    equation as the paper prints it.
+    """
 
     shared_modules = ("online", "predictor")
 
     @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
     def __init__(
-        self, encoder: nn.Module, views: TrainingViews, projector: Widths, predictor: Widths, ema: Unit
+        self,
+        encoder: nn.Module,
+        views: TrainingViews,
+        projector: Widths,
+        predictor: Widths,
+        ema: Unit,
+        symmetric: bool = True,
     ) -> None:
         super().__init__(with_projector(encoder, projector), ema)
         self.views = views
+        self.symmetric = symmetric
         self.predictor = predictor_of(projector, predictor)
         self.to(memory_format=torch.channels_last)
 
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-        """Eq. (1) for both orders of the two views.
+        """Eq. (1), for both orders of the two views unless `symmetric` is false.
 
-        The target speaks first, without gradients; then each term is a graph of its own, which halves the memory for
-        activations and changes nothing else: the gradient of a sum is the sum of gradients.
+        The target's outputs come first, without gradients; then each term is a graph of its own, which halves the
+        memory for activations: the gradient of a sum is the sum of gradients.
         """
         first, second = self.two_views(images, generator)
         with torch.no_grad():
-            of_first, of_second = self.target(first), self.target(second)
+            of_first = self.target(first) if self.symmetric else None
+            of_second = self.target(second)
         yield dissimilarity(self.online_branch(first), of_second)
-        yield dissimilarity(self.online_branch(second), of_first)
+        if of_first is not None:
+            yield dissimilarity(self.online_branch(second), of_first)
 
     def online_branch(self, inputs: Tensor) -> Tensor:
         """y_o = g_o(f_o(v))."""

@@ -4,6 +4,6 @@ from sofed_flwr.methods.byol import BYOL
 
 
 class CentralizedBYOL(BYOL):
-    """Nobody else takes part, so a round's mean is this node's own model."""
+    """The only client, so a round's mean is this node's own model."""
 
     most_clients = 1

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from sofed_flwr.contracts import State
+from sofed_flwr.core.records import State
 
 
 def divergence(encoder: nn.Module, first: State, second: State) -> float:

@@ -9,12 +9,12 @@ import torch
 from pydantic import ConfigDict, validate_call
 from torch import nn
 
-from sofed_flwr.contracts import State
+from sofed_flwr.core.records import State
+from sofed_flwr.core.state_dicts import over, under
 from sofed_flwr.methods.byol import BYOL
 from sofed_flwr.methods.divergence import divergence
 from sofed_flwr.models.heads import Widths
-from sofed_flwr.prefixes import over, under
-from sofed_flwr.views import TrainingViews, Unit
+from sofed_flwr.views.training import TrainingViews, Unit
 
 OWN = "own."
 BACKBONE = "online.backbone."
@@ -25,9 +25,16 @@ class FedEMA(BYOL):
 
     @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
     def __init__(
-        self, encoder: nn.Module, views: TrainingViews, projector: Widths, predictor: Widths, ema: Unit, tau: Unit
+        self,
+        encoder: nn.Module,
+        views: TrainingViews,
+        projector: Widths,
+        predictor: Widths,
+        ema: Unit,
+        tau: Unit,
+        symmetric: bool = True,
     ) -> None:
-        super().__init__(encoder, views, projector, predictor, ema)
+        super().__init__(encoder, views, projector, predictor, ema, symmetric)
         self.tau = tau
         self._scale = 0.0
 
@@ -51,9 +58,9 @@ class FedEMA(BYOL):
         super().take_global(mix(shared, own, min(1.0, self._scale * distance)), target)
 
 
-def mix(world: State, own: State, weight: float) -> State:
+def mix(global_state: State, own: State, weight: float) -> State:
     """(1 - w) global + w own; integer counters come from the global model."""
     return {
         name: torch.lerp(tensor, own[name], weight) if tensor.is_floating_point() else tensor
-        for name, tensor in world.items()
+        for name, tensor in global_state.items()
     }

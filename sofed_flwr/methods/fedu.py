@@ -10,12 +10,12 @@ import torch
 from pydantic import ConfigDict, Field, validate_call
 from torch import nn
 
-from sofed_flwr.contracts import State
+from sofed_flwr.core.records import State
+from sofed_flwr.core.state_dicts import over, under
 from sofed_flwr.methods.byol import BYOL
 from sofed_flwr.methods.divergence import divergence
 from sofed_flwr.models.heads import Widths
-from sofed_flwr.prefixes import over, under
-from sofed_flwr.views import TrainingViews, Unit
+from sofed_flwr.views.training import TrainingViews, Unit
 
 OWN = "own_predictor."
 
@@ -32,8 +32,9 @@ class FedU(BYOL):
         predictor: Widths,
         ema: Unit,
         mu: Annotated[float, Field(ge=0)],
+        symmetric: bool = True,
     ) -> None:
-        super().__init__(encoder, views, projector, predictor, ema)
+        super().__init__(encoder, views, projector, predictor, ema, symmetric)
         self.mu = mu
         self._before = self._encoder_state()
 

@@ -1,7 +1,7 @@
 """FedMoCo: MoCo v2 (Chen et al., 2020) under FedAvg, symmetric in its two views.
 
 The negatives are a queue of the target's earlier projections. Target and queue are this device's own and survive its
-rounds: projections are features of images, which must not leave, and a queue that began anew at every round would be
+rounds: projections are features of images, which must not leave, and a queue that started again at every round would be
 random numbers for most of it.
 """
 
@@ -13,10 +13,10 @@ from pydantic import ConfigDict, Field, validate_call
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sofed_flwr.losses import info_nce
+from sofed_flwr.methods.losses import info_nce
 from sofed_flwr.methods.momentum import MomentumMethod
 from sofed_flwr.models.heads import Widths, with_projector
-from sofed_flwr.views import TrainingViews, Unit
+from sofed_flwr.views.training import TrainingViews, Unit
 
 
 class MoCo(MomentumMethod):
@@ -43,7 +43,7 @@ class MoCo(MomentumMethod):
         self.to(memory_format=torch.channels_last)
 
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-        """Each view's query against the other view's key; the keys wait in line until the step is done."""
+        """Each view's query against the other view's key; the keys enter the queue after the step."""
         first, second = self.two_views(images, generator)
         with torch.no_grad():
             of_first, of_second = self.target(first), self.target(second)

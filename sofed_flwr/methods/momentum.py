@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from sofed_flwr.contracts import State
+from sofed_flwr.core.records import State
 from sofed_flwr.methods.base import Method
 
 

@@ -1,4 +1,4 @@
-"""FedSimCLR: SimCLR (Chen et al., 2020) under FedAvg, the paper's second framework to compare with.
+"""FedSimCLR: SimCLR (Chen et al., 2020) under FedAvg, the paper's second baseline framework.
 
 Online and target are the same network; the negatives are the other images of the buffer.
 """
@@ -10,31 +10,22 @@ import torch
 from pydantic import ConfigDict, Field, validate_call
 from torch import Tensor, nn
 
-from sofed_flwr.losses import nt_xent
 from sofed_flwr.methods.base import Method
+from sofed_flwr.methods.losses import nt_xent
 from sofed_flwr.models.heads import Widths, with_projector
-from sofed_flwr.views import TrainingViews
+from sofed_flwr.views.training import TrainingViews
 
 
-class SimCLR(Method):
-    """Everything is shared, nothing is kept."""
+class OneNetwork(Method):
+    """Online and target branch are the same network; everything is shared, nothing is kept."""
 
     shared_modules = ("online",)
 
-    @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
-    def __init__(
-        self, encoder: nn.Module, views: TrainingViews, projector: Widths, temperature: Annotated[float, Field(gt=0)]
-    ) -> None:
+    def __init__(self, encoder: nn.Module, views: TrainingViews, projector: Widths) -> None:
         super().__init__()
         self.views = views
-        self.temperature = temperature
         self.online = with_projector(encoder, projector)
         self.to(memory_format=torch.channels_last)
-
-    def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-        """One term: every view meets every other, so the graph cannot be cut."""
-        first, second = self.online(torch.cat(self.two_views(images, generator))).chunk(2)
-        yield nt_xent(first, second, self.temperature)
 
     def online_branch(self, inputs: Tensor) -> Tensor:
         """The projection."""
@@ -44,3 +35,19 @@ class SimCLR(Method):
     def target_branch(self, inputs: Tensor) -> Tensor:
         """The same network: both branches share their weights."""
         return self.online_branch(inputs)
+
+
+class SimCLR(OneNetwork):
+    """`temperature` divides the cosines."""
+
+    @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
+    def __init__(
+        self, encoder: nn.Module, views: TrainingViews, projector: Widths, temperature: Annotated[float, Field(gt=0)]
+    ) -> None:
+        super().__init__(encoder, views, projector)
+        self.temperature = temperature
+
+    def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+        """One term: every view meets every other, so the graph cannot be cut."""
+        first, second = self.online(torch.cat(self.two_views(images, generator))).chunk(2)
+        yield nt_xent(first, second, self.temperature)

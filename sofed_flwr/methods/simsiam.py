@@ -9,10 +9,10 @@ import torch
 from pydantic import ConfigDict, validate_call
 from torch import Tensor, nn
 
-from sofed_flwr.losses import dissimilarity
 from sofed_flwr.methods.base import Method
+from sofed_flwr.methods.losses import dissimilarity
 from sofed_flwr.models.heads import Widths, predictor_of, with_projector
-from sofed_flwr.views import TrainingViews
+from sofed_flwr.views.training import TrainingViews
 
 
 class SimSiam(Method):
@@ -36,7 +36,7 @@ class SimSiam(Method):
         yield dissimilarity(self.predictor(of_second), of_first.detach())
 
     def online_branch(self, inputs: Tensor) -> Tensor:
-        """The foreseen projection."""
+        """The predicted projection."""
         y: Tensor = self.predictor(self.online(inputs))
         return y
 

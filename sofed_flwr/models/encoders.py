@@ -4,8 +4,8 @@ Names inside follow torchvision's, so its weights load where widths agree. Three
 a 32-pixel image large (3x3, stride 1, no pooling), `half` halves it (stride 2: a quarter of the work), `imagenet` is
 the original 7x7, stride 2 and pooled (a sixteenth), meant for images of 100 pixels and more.
 
-torchvision itself is not imported: it brings torch's compiler along, a third of what a device's process costs before it
-trains (see `sgd.py`), and there is a new process for every round.
+torchvision is not imported: it imports torch's compiler, a third of the time a device's process needs before it trains
+(see `device/optimizer.py`), and every round starts a new process.
 """
 
 from typing import Annotated, Literal
@@ -14,7 +14,9 @@ from pydantic import Field, validate_call
 from torch import Tensor, nn
 
 Stem = Literal["cifar", "half", "imagenet"]
-Positive = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=4096)]
+Blocks = Annotated[list[Annotated[int, Field(ge=1, le=40)]], Field(min_length=1, max_length=5)]
+"""Bounded, since an encoder file is untrusted: modules take memory before a weight is read."""
 
 
 class BasicBlock(nn.Module):
@@ -39,7 +41,10 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """Basic blocks, any number of them per stage, of any base width."""
 
-    def __init__(self, blocks: list[int], width: int, stem: Stem) -> None:
+    feature_dim: int
+
+    @validate_call
+    def __init__(self, blocks: Blocks, width: Width, stem: Stem) -> None:
         super().__init__()
         kernel, stride = {"cifar": (3, 1), "half": (3, 2), "imagenet": (7, 2)}[stem]
         self.conv1 = nn.Conv2d(3, width, kernel, stride, padding=kernel // 2, bias=False)
@@ -72,7 +77,6 @@ def _stage(into: int, out: int, count: int, stride: int) -> nn.Sequential:
     return nn.Sequential(BasicBlock(into, out, stride, shortcut), *rest)
 
 
-@validate_call
-def resnet(blocks: Annotated[list[Positive], Field(min_length=1)], width: Positive, stem: Stem) -> ResNet:
+def resnet(blocks: Blocks, width: Width, stem: Stem) -> ResNet:
     """Build a ResNet from its yaml."""
-    return ResNet(blocks, width, stem)
+    return ResNet(blocks=blocks, width=width, stem=stem)

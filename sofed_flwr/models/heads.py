@@ -30,7 +30,7 @@ def with_projector(encoder: nn.Module, projector: Sequence[int]) -> nn.Sequentia
 
 
 def predictor_of(projector: Sequence[int], predictor: Sequence[int]) -> nn.Sequential:
-    """The paper's W_p: from projections to foreseen projections."""
+    """The paper's W_p: predicts the target's projection from the online one."""
     if predictor[-1] != projector[-1]:
-        raise ValueError(f"predictor ends in {predictor[-1]}, but has to foresee a projection of {projector[-1]}")
+        raise ValueError(f"predictor ends in {predictor[-1]}, but has to predict a projection of {projector[-1]}")
     return mlp([projector[-1], *predictor])

@@ -1,4 +1,12 @@
-"""MobileNetV3-Small: images (n, 3, H, W) -> features (n, 576)."""
+"""MobileNetV3-Small: images (n, 3, H, W) -> features (n, 576).
+
+It has GroupNorm where torchvision has BatchNorm (Hsieh et al., arXiv 1910.00189, for federated learning). A mean of the
+devices' running statistics does not belong to the mean of their weights. In ResNet-8 that does little harm; here it
+adds up over 34 layers. With BatchNorm, after one round of 30 steps on two devices, the spread of the features in
+evaluation mode was 0.055, with the statistics of the batch 0.79. The network was then nearly linear, as it was before
+training with the initial statistics: its kNN accuracy on `shapes`, 51.2, was that of the pixels (53.0), with the
+statistics of the batch 19.3. Figures with GroupNorm: conf/encoder/mobilenet_v3_small.yaml.
+"""
 
 from typing import Literal
 
@@ -7,14 +15,19 @@ from torch import Tensor, nn
 from torchvision import models
 
 Stem = Literal["cifar", "imagenet"]
+GROUPS = 8
+"""A divisor of every number of channels in this network."""
 
 
 class MobileNetV3Small(nn.Module):
     """torchvision's MobileNetV3-Small without its classifier; the `cifar` stem has stride 1 instead of 2."""
 
+    feature_dim: int
+
+    @validate_call
     def __init__(self, stem: Stem) -> None:
         super().__init__()
-        self.features = models.mobilenet_v3_small(weights=None).features
+        self.features = models.mobilenet_v3_small(weights=None, norm_layer=_group_norm).features
         if stem == "cifar":
             self.features[0][0].stride = (1, 1)
         self.feature_dim = 576
@@ -25,7 +38,10 @@ class MobileNetV3Small(nn.Module):
         return x.mean(dim=(2, 3))
 
 
-@validate_call
 def mobilenet_v3_small(stem: Stem) -> MobileNetV3Small:
     """Build a MobileNetV3-Small from its yaml."""
-    return MobileNetV3Small(stem)
+    return MobileNetV3Small(stem=stem)
+
+
+def _group_norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(GROUPS, channels)

@@ -1,7 +1,8 @@
 """What a selection policy is: a choice among B ∪ X, made without labels.
 
 A policy gets the pool, the capacity, a scorer and a generator, and returns indices; it never sees the model, the stream
-or the configuration. Whatever it has to remember it keeps as the entries' scores, which live and die with the buffer.
+or the configuration. Whatever it has to remember of an entry it hands back as a column (`Selection.columns`), which is
+stored, damaged and dropped together with the entry, like its score.
 """
 
 from typing import Protocol
@@ -9,17 +10,20 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from sofed_flwr.contracts import Pool, Selection
+from sofed_flwr.core.records import Pool, Selection
 
 
 class Scorer(Protocol):
-    """The little a policy may ask of a model; every SSL method is one."""
+    """What a policy may use of a model; every SSL method is one."""
 
     def score(self, images: Tensor, weak_view: str) -> Tensor:
         """Importance scores (n,) by eq. (3)."""
 
     def features(self, images: Tensor) -> Tensor:
         """Backbone features (n, d)."""
+
+    def score_with_features(self, images: Tensor, weak_view: str) -> tuple[Tensor, Tensor]:
+        """Both, for the price of the scores."""
 
 
 class Policy(Protocol):
@@ -31,7 +35,7 @@ class Policy(Protocol):
     def carry_over(self, scores: Tensor, same_run: bool) -> Tensor:
         """What remains of the buffer's scores (NaN: nothing) now that a global model has replaced the local one.
 
-        Not `same_run` means that the new model has nothing to do with the one the scores came from.
+        If not `same_run`, the new model is unrelated to the one that computed the scores.
         """
 
 
@@ -41,3 +45,8 @@ class ModelFree:
     def carry_over(self, scores: Tensor, same_run: bool) -> Tensor:
         """Nothing to forget."""
         return scores
+
+
+def ranked_lowest_if_not_finite(scores: Tensor) -> Tensor:
+    """`topk` ranks NaN above every number: one broken image would never leave the buffer."""
+    return scores.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)

@@ -3,7 +3,7 @@
 import torch
 from pydantic.dataclasses import dataclass
 
-from sofed_flwr.contracts import Pool, Selection
+from sofed_flwr.core.records import Pool, Selection
 from sofed_flwr.policies.base import ModelFree, Scorer
 
 

@@ -1,9 +1,11 @@
-"""Importance scoring (the paper's policy): keep the images the model understands least.
+"""Importance scoring (the paper's policy): keep the images whose two views the model finds least similar.
 
 Eq. (3) scores an image, eq. (4) keeps the N highest, eq. (5) reuses a score until its entry's age is a multiple of the
-lazy interval T. The paper does not say what a new global model does to scores of the old one: `on_global` does.
+lazy interval T. The paper does not say whether scores of the old model stay valid for a new global one: `on_global`
+decides.
 
-What no model will ever understand, noise of a failing camera for example, would stay for ever: `max_age` limits that.
+An image that stays dissimilar for any model, such as the noise of a failing camera, would never leave: `max_age`
+limits its stay.
 """
 
 from typing import Annotated, Literal
@@ -13,8 +15,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from sofed_flwr.contracts import Pool, Selection
-from sofed_flwr.policies.base import Scorer
+from sofed_flwr.core.records import Pool, Selection
+from sofed_flwr.policies.base import Scorer, ranked_lowest_if_not_finite
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,12 @@ class Importance:
         due = self._due(pool)
         scores = pool.scores.clone()
         if due.any():
-            scores[due] = _ranked_lowest_if_not_finite(scorer.score(pool.images[due], self.weak_view))
+            scores[due] = ranked_lowest_if_not_finite(scorer.score(pool.images[due], self.weak_view))
         keep = torch.topk(self._ranked(scores, pool.ages), capacity, sorted=False).indices.sort().values
         return Selection(keep, scores, rescored=int((due & ~pool.is_new).sum()))
 
     def carry_over(self, scores: Tensor, same_run: bool) -> Tensor:
-        """Keep the scores, or forget them so that the first iteration of the round computes all anew."""
+        """Keep the scores, or forget them so that the first iteration of the round recomputes all."""
         return scores if self.on_global == "keep" and same_run else torch.full_like(scores, torch.nan)
 
     def _ranked(self, scores: Tensor, ages: Tensor) -> Tensor:
@@ -48,8 +50,3 @@ class Importance:
     def _due(self, pool: Pool) -> Tensor:
         interval = self.lazy_interval or 1
         return (pool.ages % interval == 0) | pool.scores.isnan()
-
-
-def _ranked_lowest_if_not_finite(scores: Tensor) -> Tensor:
-    # topk ranks NaN above every number: one broken image would never leave the buffer.
-    return scores.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)

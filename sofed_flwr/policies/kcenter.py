@@ -8,7 +8,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from sofed_flwr.contracts import Pool, Selection
+from sofed_flwr.core.records import Pool, Selection
 from sofed_flwr.policies.base import ModelFree, Scorer
 
 
@@ -17,7 +17,7 @@ class KCenter(ModelFree):
     """The paper's third baseline; features are the current backbone's, of the whole pool, at every iteration."""
 
     def select(self, pool: Pool, capacity: int, scorer: Scorer, generator: torch.Generator) -> Selection:
-        """Every buffer entry's features are computed anew, which counts as rescoring."""
+        """All buffer entries' features are recomputed, which counts as rescoring."""
         start = int(torch.randint(len(pool), (1,), generator=generator))
         keep = greedy_centers(scorer.features(pool.images), capacity, start)
         return Selection(keep.sort().values, pool.scores, rescored=int((~pool.is_new).sum()))

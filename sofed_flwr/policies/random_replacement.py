@@ -6,7 +6,7 @@ An image survives each iteration with probability one half, so the past is forgo
 import torch
 from pydantic.dataclasses import dataclass
 
-from sofed_flwr.contracts import Pool, Selection
+from sofed_flwr.core.records import Pool, Selection
 from sofed_flwr.policies.base import ModelFree, Scorer
 
 

@@ -7,7 +7,7 @@ its length. The key is kept as the entry's score, so the reservoir survives a re
 import torch
 from pydantic.dataclasses import dataclass
 
-from sofed_flwr.contracts import Pool, Selection
+from sofed_flwr.core.records import Pool, Selection
 from sofed_flwr.policies.base import ModelFree, Scorer
 
 

@@ -1,21 +1,28 @@
 """Where a device's images come from.
 
-A source may end and start over, or go on for ever and run dry for a while: it says itself where reading goes on. That
-place, the cursor, is its own affair; others keep it with the device's state and hand it back after a restart.
+A source may start again at its end, or be endless and sometimes have nothing new. Its cursor says where reading
+continues; only the source understands it, the device stores it and passes it back after a restart.
+
+A kind of source is one module of this package with the two functions of `Scheme`; the module's name is written before
+the colon in node config (`schemes.py`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from sofed_flwr.core.records import Indices, Pixels
+
 Cursor = Any
-"""Whatever JSON can hold; None is where a source begins, and so is a cursor that another kind of source left."""
+"""Anything that JSON can hold; None, or the cursor of another kind of source, is the beginning."""
 
 
 @dataclass(frozen=True)
 class Portion:
-    """What one reading gave: images uint8 (n, 3, H, W), where the next reading begins, and what was left out."""
+    """Result of one read: images uint8 (n, 3, H, W), the next cursor, and counts of images left out."""
 
     images: Tensor
     cursor: Cursor
@@ -27,7 +34,34 @@ class Source(Protocol):
     """An ordered supply of images, without labels."""
 
     def waiting(self, cursor: Cursor) -> int:
-        """How many images one pass from here has."""
+        """Number of images in one pass from here."""
 
     def read(self, cursor: Cursor, count: int) -> Portion:
-        """At most `count` images; fewer only if there are no more for now."""
+        """At most `count` images; fewer only if no more are available now."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Settings of a source: images of `image_size`, decoded from at most `max_pixels`.
+
+    `home` is where the device keeps its state. `share` opens the dataset, which may have to be downloaded first: all
+    training images, and the indices of this device's in stream order.
+    """
+
+    image_size: int
+    max_pixels: int
+    home: Path
+    share: Callable[[], tuple[Pixels, Indices]]
+
+
+class Scheme(Protocol):
+    """A module of this package that is a kind of source.
+
+    `text` is what follows the colon in node config. A `DeviceError` is sent to the server, so it contains no path.
+    """
+
+    def check_source(self, text: str) -> None:
+        """Raise a `DeviceError` if this device has no such source; called for every message."""
+
+    def open_source(self, text: str, setting: Setting) -> Source:
+        """The source; called once per round, after `check_source`."""

@@ -1,4 +1,4 @@
-"""A simulated device's images: one client's share of a dataset, in stream order.
+"""`dataset`, a simulated device's images: one client's share of a dataset, in stream order.
 
 It starts over at its end, so a simulated device sees each of its images once per pass, in the same order.
 """
@@ -6,14 +6,17 @@ It starts over at its end, so a simulated device sees each of its images once pe
 import numpy as np
 import torch
 
-from sofed_flwr.contracts import Indices, Pixels
-from sofed_flwr.sources.base import Cursor, Portion
+from sofed_flwr.core.errors import DeviceError
+from sofed_flwr.core.records import Indices, Pixels
+from sofed_flwr.sources.base import Cursor, Portion, Setting
+
+MOST_IMAGES = 2**53
 
 
 class DatasetSource:
-    """Reads from the images all simulated clients share; labels ordered them, and stayed behind.
+    """Reads from the images that all simulated clients share, without labels.
 
-    The cursor is the number of images read so far.
+    The cursor is the number of images read so far; anything else is read as 0.
     """
 
     def __init__(self, images: Pixels, order: Indices) -> None:
@@ -26,6 +29,17 @@ class DatasetSource:
 
     def read(self, cursor: Cursor, count: int) -> Portion:
         """Copies: the shared images are a read-only memory map."""
-        done = cursor if isinstance(cursor, int) else 0
+        done = cursor if isinstance(cursor, int) and 0 <= cursor < MOST_IMAGES else 0
         chosen = self._order[np.arange(done, done + count) % len(self._order)]
         return Portion(torch.from_numpy(self._images[chosen]), done + count)
+
+
+def check_source(text: str) -> None:
+    """The run says which dataset it is."""
+    if text:
+        raise DeviceError("node config source: nothing may follow dataset, the run decides which one it is")
+
+
+def open_source(text: str, setting: Setting) -> DatasetSource:
+    """This device's share."""
+    return DatasetSource(*setting.share())

@@ -1,4 +1,4 @@
-"""No tracker: `metrics.jsonl` says it all."""
+"""No tracker: `metrics.jsonl` is the only record."""
 
 from collections.abc import Mapping
 from pathlib import Path

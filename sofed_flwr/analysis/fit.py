@@ -1,0 +1,42 @@
+"""`sofed fit`: an encoder and labels, wherever the user has them, become a classifier.
+
+The labels are in a folder, in a CSV, or in a dataset that overrides choose, as they do for `sofed evaluate`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sofed_flwr.analysis.evaluate import data_for
+from sofed_flwr.classifier.fit import Fit, fit
+from sofed_flwr.classifier.labels import Choice, LabelSet, Watch, of_dataset, read_labels
+from sofed_flwr.config.instantiate import build
+from sofed_flwr.core.errors import ConfigError
+from sofed_flwr.encoder import FrozenEncoder, load_encoder
+
+
+class Result(NamedTuple):
+    """What the reader must know of the labels, and what became of them."""
+
+    remarks: list[str]
+    fitted: Fit
+
+
+def fit_labels(place: Path, words: Sequence[str], choice: Choice, fine_tuning: bool, watch: Watch) -> Result:
+    """`place` is of an encoder or of a model, `words` are one path or overrides."""
+    encoder = load_encoder(place)
+    labels = _labels(encoder, place, words, choice, watch)
+    return Result(list(labels.remarks), fit(encoder, labels, choice, fine_tuning, watch))
+
+
+def _labels(encoder: FrozenEncoder, place: Path, words: Sequence[str], choice: Choice, watch: Watch) -> LabelSet:
+    if len(words) == 1 and ("=" not in words[0] or Path(words[0]).exists()):
+        if encoder.image_size is None:
+            raise ConfigError(f"{place} does not say the size of its images; give the labels as dataset=NAME")
+        return read_labels(Path(words[0]), encoder.image_size, choice, watch)
+    if wrong := [word for word in words if "=" not in word]:
+        raise ConfigError(f"{wrong[0]}: expected one folder or CSV of labels, or overrides such as dataset=shapes")
+    file = place / "encoder.safetensors" if place.is_dir() else place
+    config, split, remarks = data_for(encoder, file, words)
+    names = getattr(build(config.dataset, "dataset"), "class_names", None)
+    return of_dataset(split, names, f"dataset={config.choices.get('dataset')}", choice, remarks)

@@ -1,0 +1,144 @@
+"""A run directory -> plain data, finished or not, of this version or an earlier one.
+
+So the configuration is read as plain YAML and not validated: a report only shows it.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sofed_flwr.analysis.trace_file import TraceFile, read_trace
+from sofed_flwr.config.plain_yaml import bytes_of, read_yaml
+from sofed_flwr.core.errors import ConfigError, DamagedFileError
+from sofed_flwr.storage.metrics_log import Row, read_rows
+
+log = logging.getLogger(__name__)
+
+Curve = tuple[list[float], list[float]]
+"""x and y; of a run's values: rounds and what was logged in them."""
+LARGEST = 1e100
+"""Largest value that can be drawn: the margins of an axis must be finite as well."""
+HIGHEST = 10**9
+"""Round, and device."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Content of a directory; `traces` has the newest of every traced device."""
+
+    name: str
+    config: Mapping[str, Any]
+    config_text: str
+    rows: list[Row]
+    finished: bool
+    traces: list[TraceFile]
+
+    @cached_property
+    def federation(self) -> dict[str, dict[int, float]]:
+        """name -> round -> value of the federation as a whole."""
+        return _by_name(row for row in self.rows if "device" not in row)
+
+    @cached_property
+    def devices(self) -> dict[int, list[Row]]:
+        """device -> its rows."""
+        numbers = sorted({row["device"] for row in self.rows if "device" in row})
+        return {number: [row for row in self.rows if row.get("device") == number] for number in numbers}
+
+    @property
+    def choices(self) -> Mapping[str, Any]:
+        """Group -> the component chosen for it."""
+        choices = self.config.get("choices")
+        return choices if isinstance(choices, Mapping) else {}
+
+    @property
+    def before(self) -> str:
+        """What the encoder of round 0 is."""
+        return "pretrained" if self.config.get("pretrained") else "untrained"
+
+    @property
+    def overridden(self) -> list[str]:
+        """The keys that the user gave a value."""
+        overrides = self.config.get("overrides")
+        given = overrides if isinstance(overrides, list) else []
+        return [str(override).partition("=")[0].lstrip("+~") for override in given]
+
+    def curve(self, name: str) -> Curve:
+        """A value of the federation over the rounds."""
+        values = self.federation.get(name, {})
+        return list(map(float, values)), list(values.values())
+
+    def of_device(self, device: int) -> dict[str, dict[int, float]]:
+        """name -> round -> value of one device."""
+        return _by_name(self.devices[device])
+
+    @property
+    def last_round(self) -> int:
+        """The last round that was closed; 0 is the evaluation before the first."""
+        return max(self.federation.get("seconds", {}), default=0)
+
+
+def read_run(path: Path) -> Run:
+    """Read one directory; anything else is refused."""
+    file = path / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(f"{path}: not a run directory, config.yaml is missing")
+    traces = [read_trace(found) for found in _newest_traces(path)]
+    try:
+        text = bytes_of(file).decode()
+        config = read_yaml(text.encode(), file.name)
+        rows = read_rows(path / "metrics.jsonl")
+    except ValueError as error:
+        raise DamagedFileError(f"{path}: a file of the run is damaged ({' '.join(str(error).split())})") from error
+    usable = [row for row in rows if _usable(row)]
+    if len(usable) < len(rows):
+        log.warning("%s: %d rows with impossible values are left out", path / "metrics.jsonl", len(rows) - len(usable))
+    return Run(path.resolve().name, config, text, usable, _finished(path / "summary.json"), traces)
+
+
+def _usable(row: Any) -> bool:
+    """The file is untrusted: values that are compared, summed and drawn must be numbers of a usual size."""
+    try:
+        return (
+            all(type(number) is int and 0 <= number <= HIGHEST for number in (row["round"], row.get("device", 0)))
+            and isinstance(row["name"], str)
+            and (row["value"] is None or abs(row["value"]) <= LARGEST)
+        )
+    except (AttributeError, KeyError, TypeError):
+        return False
+
+
+def _finished(summary: Path) -> bool:
+    """A finished run has a summary; one that cannot be read does not count."""
+    if not summary.is_file():
+        return False
+    try:
+        whole = isinstance(json.loads(summary.read_bytes()), dict)
+    except (ValueError, RecursionError):
+        whole = False
+    if not whole:
+        log.warning("%s is damaged", summary)
+    return whole
+
+
+def _by_name(rows: Iterable[Row]) -> dict[str, dict[int, float]]:
+    """A value that was not a number (null) is a gap."""
+    values: dict[str, dict[int, float]] = {}
+    for row in rows:
+        if row["value"] is not None:
+            values.setdefault(row["name"], {})[row["round"]] = row["value"]
+    return values
+
+
+def _newest_traces(path: Path) -> list[Path]:
+    newest: dict[int, tuple[int, Path]] = {}
+    for file in path.glob("devices/*/scores_round_*.json"):
+        found = re.fullmatch(r"(\d+)/scores_round_(\d+)\.json", f"{file.parent.name}/{file.name}")
+        if found:
+            device, number = int(found[1]), int(found[2])
+            newest[device] = max(newest.get(device, (-1, file)), (number, file))
+    return [file for _, (_, file) in sorted(newest.items())]

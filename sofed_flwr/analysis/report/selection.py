@@ -1,0 +1,80 @@
+"""What the devices keep: discarded images, rescored ones, and the scores themselves."""
+
+from itertools import chain
+
+from sofed_flwr.analysis.charts.panels import COLOURS, Range
+from sofed_flwr.analysis.charts.svg import chart
+from sofed_flwr.analysis.report.section import Runs, Section, curves, over_rounds
+from sofed_flwr.analysis.trace_file import TraceFile, numbers
+from sofed_flwr.core.redaction import one_line
+
+TRACED = len(COLOURS) - 1
+"""Images drawn in a score trend: one colour each, besides that of the range."""
+
+
+def discarding(runs: Runs) -> Section:
+    """How many new images the policy rejects."""
+    caption = (
+        "Share of new images that did not get into the buffer, over all devices, from 0 to 1. Dashed: 0.5, what random "
+        "replacement discards. Importance scoring discards far more (over 0.8 in the paper, Fig. 6) and comes closer "
+        "to the line as the model learns."
+    )
+    charts = over_rounds(curves(runs, "discard_ratio"), "discarded / seen", y_limits=(-0.02, 1.02), reference=0.5)
+    return Section("Discard ratio", caption, charts=charts)
+
+
+def rescoring(runs: Runs) -> Section:
+    """What lazy scoring saves."""
+    caption = (
+        "Share of buffer entries whose score was recomputed, over all devices, from 0 to 1. With a lazy scoring "
+        "interval of T it is about 1/T (paper, Table 6); lower is cheaper. A policy without scores stays at 0."
+    )
+    charts = over_rounds(curves(runs, "rescoring_ratio"), "rescored / held", y_limits=(-0.02, 1.02))
+    return Section("Rescoring ratio", caption, charts=charts)
+
+
+def contents(runs: Runs) -> Section:
+    """Why one policy learns more than another."""
+    caption = (
+        "What the buffers of simulated devices hold after each round, means over devices. Classes: how many equally "
+        "frequent classes would give the same entropy; the labels are the simulator's and no policy sees them. "
+        "Diversity: how many images without any likeness would be as diverse, by the encoder's features (Vendi "
+        "score). Age: iterations that images have stayed, median. Few classes mean a buffer that follows a correlated "
+        "stream; ages that only grow mean a buffer that has stopped changing."
+    )
+    shown = {
+        "buffer_classes": "effective classes",
+        "buffer_vendi": "effective images",
+        "buffer_age_median": "age (iterations)",
+    }
+    charts = [over_rounds(curves(runs, name), title, y_limits=(0, None)) for name, title in shown.items()]
+    return Section("What the buffers hold", caption, charts=list(chain.from_iterable(charts)))
+
+
+def score_trends(runs: Runs) -> Section:
+    """Why lazy scoring works, or does not."""
+    caption = (
+        "Importance scores on a device, iteration by iteration, over the number of images it has seen in the round "
+        "(paper, “Impacts of Lazy Scoring”, Fig. 7). Shaded: lowest to highest score; dots: mean; lines: images that "
+        f"stayed throughout, i-17 being the one with index 17, {TRACED} of them at most. Flat lines mean that an old "
+        "score is still a good one, which is what lazy scoring relies on. Each device's newest traced round is shown."
+    )
+    several = len(runs) > 1
+    charts = [_trend(trace, f"{label}, " if several else "") for label, run in runs.items() for trace in run.traces]
+    return Section("Score trends", caption, charts=charts)
+
+
+def _trend(trace: TraceFile, label: str) -> str:
+    interval = "" if trace.interval is None else f", T = {trace.interval}"
+    stayed = {name: numbers(scores) for name, scores in trace.samples.items() if None not in scores}
+    panel = Range(
+        trace.seen,
+        numbers(trace.min),
+        numbers(trace.mean),
+        numbers(trace.max),
+        {f"i-{one_line(name, 20)}": scores for name, scores in list(stayed.items())[:TRACED]},
+        x_label="images seen in the round",
+        y_label="importance score",
+        title=f"{label}device {trace.device}, round {trace.round}{interval}",
+    )
+    return chart(panel)

@@ -1,0 +1,63 @@
+"""How fast images come and go, from the metrics log: for real devices, too, whose images nobody else sees."""
+
+from collections.abc import Mapping, Sequence
+
+from sofed_flwr.analysis.buffers.held import MOST_DEVICES
+from sofed_flwr.analysis.report.read import Curve, Run
+from sofed_flwr.analysis.report.section import Runs, Section, over_rounds
+
+Counts = dict[str, dict[int, float]]
+"""name -> round -> what was counted in it."""
+
+
+def turnover(runs: Runs) -> Section:
+    """Device by device, or run by run."""
+    caption = (
+        "New images that a device got from its stream in a round; the share of them that it discarded; and how many "
+        "iterations an image stays at that rate, on average: the size of the buffer over the new images that an "
+        f"iteration put into it. One line per device (the first {MOST_DEVICES}); of several runs, one line per run, "
+        "all devices together."
+    )
+    counts = _counts(runs)
+    seen = {label: _curve(of["seen"]) for label, of in counts.items()}
+    discarded = {label: _curve(_ratio(of["discarded"], of["seen"])) for label, of in counts.items()}
+    stay = {label: _curve(_ratio(of["room"], of["kept"])) for label, of in counts.items()}
+    charts = [
+        *over_rounds(seen, "images", "new images", y_limits=(0, None)),
+        *over_rounds(discarded, "discarded / seen", "discarded", y_limits=(-0.02, 1.02)),
+        *over_rounds(stay, "iterations", "mean stay", y_limits=(0, None)),
+    ]
+    return Section("How fast images come and go", caption, charts=charts)
+
+
+def _counts(runs: Runs) -> dict[str, Counts]:
+    if len(runs) > 1:
+        return {label: _added([_of_device(run, number) for number in run.devices]) for label, run in runs.items()}
+    run = next(iter(runs.values()))
+    return {f"device {number}": _of_device(run, number) for number in list(run.devices)[:MOST_DEVICES]}
+
+
+def _of_device(run: Run, number: int) -> Counts:
+    """`room` is the buffer's size times the iterations, each of which could have filled it with new images."""
+    values, size = run.of_device(number), run.config.get("buffer")
+    seen, discarded, steps = (values.get(name, {}) for name in ("seen", "discarded", "steps"))
+    kept = {at: seen[at] - discarded[at] for at in seen.keys() & discarded.keys()}
+    room = {at: count * size for at, count in steps.items()} if isinstance(size, int) else {}
+    return {"seen": seen, "discarded": discarded, "kept": kept, "room": room}
+
+
+def _added(devices: Sequence[Counts]) -> Counts:
+    sums: Counts = {"seen": {}, "discarded": {}, "kept": {}, "room": {}}
+    for counts in devices:
+        for name, rounds in counts.items():
+            for at, count in rounds.items():
+                sums[name][at] = sums[name].get(at, 0.0) + count
+    return sums
+
+
+def _ratio(part: Mapping[int, float], whole: Mapping[int, float]) -> dict[int, float]:
+    return {at: part[at] / whole[at] for at in part.keys() & whole.keys() if whole[at] > 0}
+
+
+def _curve(rounds: Mapping[int, float]) -> Curve:
+    return [float(at) for at in sorted(rounds)], [rounds[at] for at in sorted(rounds)]

@@ -1,0 +1,153 @@
+"""The paper's tables as grids of runs: `paper.yaml` -> cells, each with the overrides of one `sofed run`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from sofed_flwr.config.compose import compose
+from sofed_flwr.config.override_text import merged, quoted
+from sofed_flwr.config.schema import RunConfig
+from sofed_flwr.core.errors import ConfigError
+from sofed_flwr.core.suggestion import did_you_mean
+
+PAPER = Path(__file__).with_name("paper.yaml")
+SCALES = {
+    "paper": "days on a GPU box",
+    "small": "about 15 minutes per cell",
+    "long": "cheap steps, but 12,000 of them: about 8 minutes per cell",
+    "smoke": "seconds per cell",
+}
+"""From large to small, and what to expect of them."""
+
+
+Key = tuple[str, tuple[str, ...], int]
+"""A cell of a table: row, columns, seed."""
+
+
+class Record(BaseModel):
+    """A part of `paper.yaml`; a misspelt key there is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Column(Record):
+    """One value of a run; `small` replaces `run` below paper scale, `long` and `smoke` what stands before them."""
+
+    name: str
+    value: str
+    run: str = ""
+    small: str | None = None
+    long: str | None = None
+    smoke: str | None = None
+
+    def overrides(self, scale: str) -> list[str]:
+        """What this column adds to the run: what its scale says, or else the next larger one."""
+        written = {"paper": self.run, "small": self.small, "long": self.long, "smoke": self.smoke}
+        names = list(SCALES)
+        larger = names[names.index(scale) :: -1]
+        return next(text for text in map(written.get, larger) if text is not None).split()
+
+
+class Line(Record):
+    """One row: what it runs, and what the paper printed in each column (None: nothing)."""
+
+    name: str
+    run: str = ""
+    paper: list[float | None]
+
+
+class Table(Record):
+    """A table or figure: `curves` are values drawn over rounds, `trace` says that a device's scores are drawn."""
+
+    name: str
+    title: str
+    columns: list[Column]
+    rows: list[Line]
+    curves: list[str] = []
+    trace: bool = False
+
+    @model_validator(mode="after")
+    def _complete(self) -> Table:
+        for row in self.rows:
+            if len(row.paper) != len(self.columns):
+                count = len(self.columns)
+                raise ValueError(f"{self.name}: row {row.name} has {len(row.paper)} values for {count} columns")
+        return self
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid; columns that only show different values of it share it."""
+
+    row: str
+    columns: tuple[str, ...]
+    seed: int
+    overrides: tuple[str, ...]
+
+    @property
+    def key(self) -> Key:
+        """Unique within its table."""
+        return self.row, self.columns, self.seed
+
+    @property
+    def name(self) -> str:
+        """The full name, which `--only` searches."""
+        return f"{self.row}; {', '.join(self.columns)}; seed {self.seed}"
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """Composed once: Hydra takes a tenth of a second, and a grid may have a hundred cells."""
+        return compose(self.overrides)
+
+    def __str__(self) -> str:
+        more = f" (+ {len(self.columns) - 1})" if len(self.columns) > 1 else ""
+        return f"{self.row}; {self.columns[0]}{more}; seed {self.seed}"
+
+
+def tables() -> dict[str, Table]:
+    """All of them, by name."""
+    content: dict[str, Any] = yaml.safe_load(PAPER.read_text())
+    return {name: Table.model_validate({"name": name, **table}) for name, table in content.items()}
+
+
+def find_table(name: str) -> Table:
+    """One of them; an unknown name is refused with the known ones."""
+    known = tables()
+    if name not in known:
+        what = f"{name}: there is no such table or figure; choose one of {', '.join(known)}"
+        raise ConfigError(what + did_you_mean(name, known))
+    return known[name]
+
+
+def cells(table: Table, scale: str, seeds: int, data: Mapping[str, str], more: list[str]) -> Iterator[Cell]:
+    """Every run of the table, seed by seed, so that a grid that is stopped early has whole seeds.
+
+    `data` replaces datasets by .npz files, by name; `more` are the user's own overrides, which win.
+    """
+    common = [f"experiment={table.name}", *([] if scale == "paper" else [f"scale={scale}"])]
+    for seed in range(seeds):
+        for row in table.rows:
+            runs: dict[tuple[str, ...], list[str]] = {}
+            for column in table.columns:
+                own = merged([*common, *row.run.split(), *column.overrides(scale), f"seed={seed}"], more)
+                runs.setdefault(tuple(_from_files(own, scale, data)), []).append(column.name)
+            for overrides, names in runs.items():
+                yield Cell(row.name, tuple(names), seed, overrides)
+
+
+def _from_files(overrides: list[str], scale: str, data: Mapping[str, str]) -> list[str]:
+    """A smoke test uses generated images only; otherwise the user's file replaces a dataset's download."""
+    if scale == "smoke":
+        return [override for override in overrides if not override.startswith("dataset")]
+    chosen = {name: value for name, _, value in (text.partition("=") for text in overrides)}.get("dataset", "cifar10")
+    if chosen not in data:
+        return overrides
+    rest = [override for override in overrides if override.partition("=")[0] != "dataset"]
+    return [*rest, "dataset=npz", f"dataset.path={quoted(data[chosen])}"]

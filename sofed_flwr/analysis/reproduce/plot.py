@@ -1,0 +1,84 @@
+"""A table as a picture: ours and the paper's in one panel per column, then learning curves and score trends."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from sofed_flwr.analysis.charts.panels import COLOURS, Dots, Lines, Panel, Range
+from sofed_flwr.analysis.charts.svg import figure
+from sofed_flwr.analysis.reproduce.grid import Table
+from sofed_flwr.analysis.reproduce.records import RunRecord
+from sofed_flwr.analysis.trace_file import numbers
+
+UNITS = {
+    "linear": "accuracy (%)",
+    "knn": "accuracy (%)",
+    "rescoring": "buffer rescored (%)",
+    "discard": "new images discarded (%)",
+}
+
+
+def draw(table: Table, results: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
+    """SVG text."""
+    panels = [*_columns(table, results), *_curves(table, runs), *_traces(runs)]
+    return figure(table.title, panels)
+
+
+def _columns(table: Table, results: Mapping[str, Any]) -> Iterator[Panel]:
+    for column in table.columns:
+        mine = [cell for cell in results["cells"] if cell["column"] == column.name]
+        if not any(cell["ours"] for cell in mine):
+            continue
+        unit = UNITS.get(column.value.split("_")[0], "relative batch time (%)")
+        yield Dots(
+            [cell["row"] for cell in mine],
+            [cell["ours"] for cell in mine],
+            [cell["paper"] for cell in mine],
+            title=column.name,
+            x_label=unit,
+            names=(f"ours, scale {results['scale']}, a dot per seed (lower axis)", "paper (upper axis)"),
+        )
+
+
+def _curves(table: Table, runs: Sequence[RunRecord]) -> Iterator[Panel]:
+    """One panel per value and setting; a row's curve is the mean over its seeds."""
+    finished = [run for run in runs if run.finished]
+    for columns in dict.fromkeys(tuple(run.columns) for run in finished):
+        for value in table.curves:
+            mine = [run for run in finished if tuple(run.columns) == columns]
+            setting = f"{columns[0].partition(',')[0]}, " if len(table.columns) > len(columns) else ""
+            yield Lines(
+                {row.name: _mean_curve([run for run in mine if run.row == row.name], value) for row in table.rows},
+                title=f"{setting}{_spoken(value)}",
+                x_label="round",
+                y_label=UNITS["linear"] if value.startswith("linear") else UNITS["discard"],
+            )
+
+
+def _spoken(value: str) -> str:
+    return f"{float(value.removeprefix('linear_')):.0%} labels" if value.startswith("linear_") else UNITS["discard"]
+
+
+def _mean_curve(runs: Sequence[RunRecord], value: str) -> tuple[list[float], list[float]]:
+    by_round: dict[int, list[float]] = defaultdict(list)
+    for run in runs:
+        for number, measured in zip(*run.curves.get(value, ((), ())), strict=True):
+            by_round[number].append(measured)
+    rounds = sorted(by_round)
+    return [float(number) for number in rounds], [mean(by_round[number]) for number in rounds]
+
+
+def _traces(runs: Sequence[RunRecord]) -> Iterator[Panel]:
+    for trace in (trace for run in runs for trace in run.traces):
+        longest = list(trace.samples.items())[: len(COLOURS) - 1]
+        yield Range(
+            trace.seen,
+            numbers(trace.min),
+            numbers(trace.mean),
+            numbers(trace.max),
+            {f"i-{name}": numbers(scores) for name, scores in longest},
+            title=f"device {trace.device}, round {trace.round}, T = {trace.interval}",
+            x_label="inputs seen in this round",
+            y_label="importance score",
+        )

@@ -1,0 +1,142 @@
+"""Results of a grid beside the paper's: plain data, JSON and markdown."""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from statistics import mean, stdev
+from typing import Any
+from urllib.parse import quote
+
+from sofed_flwr.analysis.reproduce.differences import paired_difference
+from sofed_flwr.analysis.reproduce.grid import Column, Line, Table
+from sofed_flwr.analysis.reproduce.records import RunRecord
+
+Results = dict[str, Any]
+
+
+def collect(
+    table: Table, runs: Sequence[RunRecord], batch_seconds: Mapping[str, float], facts: Mapping[str, Any]
+) -> Results:
+    """One entry per cell with ours (a value per seed) and the paper's; one per run with everything kept of it."""
+    return {
+        "table": table.name,
+        "title": table.title,
+        **facts,
+        "seeds": len({run.seed for run in runs if run.finished}),
+        "cells": [
+            _cell(row, column, paper, table.rows[0].name, runs, _relative(batch_seconds, table))
+            for row in table.rows
+            for column, paper in zip(table.columns, row.paper, strict=True)
+        ],
+        "untrained": _untrained(table, runs),
+        "batch_seconds": dict(batch_seconds),
+        "runs": [run.model_dump(mode="json") for run in runs],
+    }
+
+
+def markdown(results: Results, table: Table) -> str:
+    """The table as markdown, with the command of every row."""
+    by_place = {(cell["row"], cell["column"]): cell for cell in results["cells"]}
+    names = [column.name for column in table.columns]
+    body = [[row.name, *(_text(by_place[row.name, name]) for name in names)] for row in table.rows]
+    untrained = [_one(results["untrained"].get(name)) for name in names]
+    runs = [[run["row"], str(run["seed"]), _one(run["seconds"]), _command(run)] for run in results["runs"]]
+    done = [run["seconds"] for run in results["runs"] if run["seconds"]]
+    return "\n".join(
+        [
+            f"# {table.title}",
+            "",
+            f"Ours at scale `{results['scale']}` (mean ± standard deviation over {results['seeds']} seeds), "
+            "the paper's in brackets.",
+            "",
+            *_rows(["", *names], [*body, ["untrained encoder", *untrained]]),
+            "",
+            *_difference_table(results, table),
+            f"![plot]({quote(results['stem'])}.svg)",
+            "",
+            *(f"`{command}`  " for command in results["commands"]),
+            f"{len(done)} runs, {sum(done):.0f} s in all; {'; '.join(results['machines'])}.",
+            "",
+            *_rows(["run", "seed", "seconds", "command"], runs),
+            "",
+        ]
+    )
+
+
+def _difference_table(results: Results, table: Table) -> list[str]:
+    """Rows less the first one, where seeds allow it."""
+    by_place = {(cell["row"], cell["column"]): cell["difference"] for cell in results["cells"]}
+    body = [[row.name, *(by_place[row.name, column.name] for column in table.columns)] for row in table.rows[1:]]
+    if not any(any(line[1:]) for line in body):
+        return []
+    words = f"Difference to {table.rows[0].name}, paired by seed, with its 95 % interval where there are several seeds."
+    return [words, "", *_rows(["", *(column.name for column in table.columns)], body), ""]
+
+
+def machine() -> str:
+    """Hardware and versions behind the figures."""
+    cores = len(os.sched_getaffinity(0))
+    versions = ", ".join(f"{name} {version(name)}" for name in ("flwr", "torch"))
+    return f"{cores} cores {platform.machine()}, Python {platform.python_version()}, {versions}"
+
+
+def _cell(
+    row: Line,
+    column: Column,
+    paper: float | None,
+    first: str,
+    runs: Sequence[RunRecord],
+    batch_time: Mapping[str, float],
+) -> dict[str, Any]:
+    if column.value == "batch_time":
+        ours = [batch_time[row.name]] if row.name in batch_time else []
+    else:
+        ours = list(_by_seed(row.name, column, runs).values())
+    difference = paired_difference(_by_seed(row.name, column, runs), _by_seed(first, column, runs))
+    return {
+        "row": row.name,
+        "column": column.name,
+        "value": column.value,
+        "ours": ours,
+        "difference": "" if difference is None else str(difference),
+        "paper": paper,
+    }
+
+
+def _by_seed(row: str, column: Column, runs: Sequence[RunRecord]) -> dict[int, float]:
+    return {run.seed: run.values[column.name] for run in runs if run.row == row and column.name in run.values}
+
+
+def _relative(batch_seconds: Mapping[str, float], table: Table) -> dict[str, float]:
+    first = batch_seconds.get(table.rows[0].name)
+    return {row: 100 * seconds / first for row, seconds in batch_seconds.items()} if first else {}
+
+
+def _untrained(table: Table, runs: Sequence[RunRecord]) -> dict[str, float]:
+    """By column, the mean over its runs: every one begins with an evaluation of its untrained encoder."""
+    found = {
+        column.name: [run.untrained[column.name] for run in runs if column.name in run.untrained]
+        for column in table.columns
+    }
+    return {name: mean(values) for name, values in found.items() if values}
+
+
+def _command(run: Mapping[str, Any]) -> str:
+    return run["failure"] or f"`sofed run {' '.join(run['overrides'])}`"
+
+
+def _text(cell: Mapping[str, Any]) -> str:
+    ours: list[float] = cell["ours"]
+    spread = f" ± {stdev(ours):.1f}" if len(ours) > 1 else ""
+    ours_text = f"{mean(ours):.1f}{spread}" if ours else "not run"
+    return ours_text if cell["paper"] is None else f"{ours_text} ({cell['paper']:g})"
+
+
+def _one(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _rows(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---"] * len(header), *body]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]

@@ -1,0 +1,101 @@
+"""`sofed reproduce`: a table of the paper, cell by cell; results are on disk after every cell."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from sofed_flwr.analysis.reproduce.grid import Cell, cells
+from sofed_flwr.analysis.reproduce.order import Order
+from sofed_flwr.analysis.reproduce.plan import in_words
+from sofed_flwr.analysis.reproduce.plot import draw
+from sofed_flwr.analysis.reproduce.records import Earlier, RunRecord, merged, read_earlier, read_summary, record
+from sofed_flwr.analysis.reproduce.results import Results, collect, machine, markdown
+from sofed_flwr.analysis.reproduce.runs import Simulate, perform, place
+from sofed_flwr.analysis.reproduce.timing import batch_seconds
+from sofed_flwr.storage.generations import write_atomically
+from sofed_flwr.storage.run_directory import RunDirectory
+
+TIMED_ITERATIONS = 120
+"""More than the longest lazy interval, so that every interval's rescoring is in the mean."""
+
+
+def reproduce(
+    wanted: Order, results: Path, runs: Path, simulate: Simulate, announce: Callable[[str], None], jobs: int = 1
+) -> Results:
+    """Run what is missing, `jobs` cells at a time; results are written after every cell, so a stop loses nothing."""
+    earlier = read_earlier(results / f"{wanted.stem}.json")
+    found = [(cell, place(cell.config, runs)) for cell in wanted.cells]
+    records = [record(cell, home, wanted.table) for cell, home in found if read_summary(home)]
+    todo = [(cell, home) for cell, home in found if not read_summary(home)]
+    began = monotonic()
+    for number, (cell, home, failure) in enumerate(_performed(todo, simulate, announce, jobs), start=1):
+        records.append(record(cell, home, wanted.table, failure))
+        left = in_words((monotonic() - began) / number * (len(todo) - number))
+        announce(f"{len(records)} of {len(found)} {f'failed: {failure}' if failure else 'done'}: {cell} ({left} left)")
+        _write(wanted, earlier, records, earlier.batch_seconds, results)
+    timed = any(column.value == "batch_time" for column in wanted.table.columns)
+    content = _write(wanted, earlier, records, _time_rows(wanted, earlier, announce) if timed else {}, results)
+    drawn = [RunRecord.model_validate(run) for run in content["runs"]]
+    write_atomically(results / f"{wanted.stem}.svg", draw(wanted.table, content, drawn).encode())
+    return content
+
+
+def _performed(
+    todo: Sequence[tuple[Cell, RunDirectory]], simulate: Simulate, announce: Callable[[str], None], jobs: int
+) -> Iterator[tuple[Cell, RunDirectory, str | None]]:
+    """Cells as they end, each with what made it fail; whatever stops one of them stops all."""
+
+    def run(item: tuple[Cell, RunDirectory]) -> tuple[Cell, RunDirectory, str | None]:
+        cell, home = item
+        announce(f"running {cell}")
+        return cell, home, perform(cell, home, simulate)
+
+    if jobs == 1:  # in this thread, so that Ctrl-C reaches the run itself
+        yield from map(run, todo)
+        return
+    pool = ThreadPoolExecutor(jobs)
+    try:
+        for future in as_completed([pool.submit(run, item) for item in todo]):
+            yield future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _write(
+    wanted: Order, earlier: Earlier, records: Sequence[RunRecord], seconds: Mapping[str, float], folder: Path
+) -> Results:
+    facts = {
+        "stem": wanted.stem,
+        "scale": wanted.scale,
+        "commands": list(dict.fromkeys([*earlier.commands, wanted.command])),
+        "machines": list(dict.fromkeys([*earlier.machines, machine()])),
+    }
+    grid = list(cells(wanted.table, wanted.scale, _seeds(wanted, earlier), wanted.data, list(wanted.more)))
+    content = collect(wanted.table, merged(earlier.runs, records, grid), seconds, facts)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"{wanted.stem}.json", (json.dumps(content, indent=1) + "\n").encode())
+    write_atomically(folder / f"{wanted.stem}.md", markdown(content, wanted.table).encode())
+    return content
+
+
+def _seeds(wanted: Order, earlier: Earlier) -> int:
+    return max([wanted.seeds, *(run.seed + 1 for run in earlier.runs)])
+
+
+def _time_rows(wanted: Order, earlier: Earlier, announce: Callable[[str], None]) -> dict[str, float]:
+    """Seconds per batch of every row, all in one measurement, or as an earlier one left them."""
+    rows = {cell.row for cell in wanted.cells} | earlier.batch_seconds.keys()
+    if rows == earlier.batch_seconds.keys():
+        return earlier.batch_seconds
+    grid = cells(wanted.table, wanted.scale, 1, wanted.data, list(wanted.more))
+    configs = {cell.row: cell.config for cell in reversed(list(grid)) if cell.row in rows}
+    announce("measuring seconds per batch, all rows in turn")
+    return batch_seconds(configs, TIMED_ITERATIONS)
+
+
+def failures(results: Mapping[str, Any]) -> list[str]:
+    """One line per cell without a result."""
+    return [f"{run['row']}, seed {run['seed']}: {run['failure']}" for run in results["runs"] if run["failure"]]

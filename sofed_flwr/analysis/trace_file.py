@@ -1,0 +1,46 @@
+"""A device's score trace as a file: `device/score_trace.py` writes it, reports and tables draw it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from sofed_flwr.core.errors import DamagedFileError
+
+Count = Annotated[int, Field(ge=0, le=10**12)]
+Score = Annotated[float, Field(ge=-1e100, le=1e100)] | None
+"""None where there is none; bounded by what can be drawn."""
+
+
+class TraceFile(BaseModel):
+    """Importance scores on one device over iterations of one round; no interval: not lazy."""
+
+    device: Count
+    round: Count
+    interval: Count | None
+    seen: list[Count]
+    min: list[Score]
+    mean: list[Score]
+    max: list[Score]
+    samples: dict[str, list[Score]]
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> TraceFile:
+        if any(len(values) != len(self.seen) for values in (self.min, self.mean, self.max, *self.samples.values())):
+            raise ValueError("lists of different lengths")
+        return self
+
+
+def read_trace(path: Path) -> TraceFile:
+    """Read one; the error names a damaged file."""
+    try:
+        return TraceFile.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise DamagedFileError(f"{path} is damaged ({error.errors()[0]['msg']})") from error
+
+
+def numbers(values: list[Score]) -> list[float]:
+    """With NaN where there is no score, as charts need it."""
+    return [float("nan") if value is None else value for value in values]

@@ -1,0 +1,238 @@
+"""From a configuration to running parts: the one place that knows how device and server are put together."""
+
+from functools import cache, partial
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from sofed_flwr.codecs.base import Codec
+from sofed_flwr.config.instantiate import build
+from sofed_flwr.config.schema import RunConfig
+from sofed_flwr.config.sections import Part
+from sofed_flwr.core import rng
+from sofed_flwr.core.errors import ConfigError, DeviceError
+from sofed_flwr.core.records import Indices, Labels, Pixels, Split
+from sofed_flwr.datasets.base import Dataset
+from sofed_flwr.datasets.cache import open_split
+from sofed_flwr.datasets.ordering import stc_order
+from sofed_flwr.datasets.subset import Subset
+from sofed_flwr.device.buffer import Buffer
+from sofed_flwr.device.node_config import Node
+from sofed_flwr.device.participant import Device, Identity
+from sofed_flwr.device.score_trace import ScoreTrace
+from sofed_flwr.device.stream import Stream
+from sofed_flwr.device.trainer import Trainer, Watcher
+from sofed_flwr.evaluation.known_images import KnownImages
+from sofed_flwr.evaluation.suite import Suite
+from sofed_flwr.methods.base import Method
+from sofed_flwr.server.buffer_diagnostics import BufferDiagnostics
+from sofed_flwr.server.pretrained import load_pretrained
+from sofed_flwr.server.rounds import Limits, Server
+from sofed_flwr.sources.base import Setting, Source
+from sofed_flwr.sources.schemes import open_source
+from sofed_flwr.storage.generations import Store
+from sofed_flwr.storage.run_directory import RunDirectory
+from sofed_flwr.storage.run_start import Start, begin, find
+from sofed_flwr.strategies.inner import InnerStrategy
+from sofed_flwr.tracking.base import Tracker
+
+SIMULATED_NODE = Node()
+
+
+def check(config: RunConfig) -> None:
+    """Build everything once, so that errors of a simulation appear before anything starts."""
+    check_server(config)
+    build_streams(config, build_dataset(config).train.groups)
+
+
+def check_server(config: RunConfig) -> None:
+    """The same without the streams: a fleet's devices may have images of their own."""
+    check_parts(config)
+    find(RunDirectory(config.directory), _start(config))
+    load_initial(config, build_method(config))
+
+
+def check_parts(config: RunConfig) -> None:
+    """The same without the run directory."""
+    most = build_method(config).most_clients
+    if most is not None and config.clients > most:
+        raise ConfigError(f"clients={config.clients}: method={config.choices['method']} allows at most {most}")
+    build(config.policy, "policy")
+    build_codec(config)
+    if config.trace is not None and "weak_view" not in config.policy:
+        raise ConfigError(f"trace: policy={config.choices['policy']} has no scores to watch; use policy=importance")
+    build_tracker(config, committed=-1)
+    torch_device(config)
+    check_replies(config)
+    if build_suite(config).due(0, config.rounds):
+        build_dataset(config)
+
+
+def check_replies(config: RunConfig) -> None:
+    """Refuse a run that can never have enough replies."""
+    federation = config.federation
+    steps = {
+        "clients": config.clients,
+        "federation.sample": federation.sample,
+        "federation.stop_at_replies": federation.stop_at_replies,
+        "federation.quorum": federation.quorum,
+    }
+    given = [(key, value) for key, value in steps.items() if value is not None]
+    for (upper, most), (key, value) in pairwise(given):
+        if value > most:
+            raise ConfigError(f"{key}={value}: more than {upper}={most}")
+    key, replies = given[-2]
+    strategy: InnerStrategy = build(config.strategy, "strategy")
+    name = config.choices["strategy"]
+    if strategy.bounded and federation.clip_norm_ratio is not None:
+        raise ConfigError(
+            f"federation.clip_norm_ratio={federation.clip_norm_ratio:g}: strategy={name} bounds updates by itself"
+        )
+    if strategy.min_replies > replies:
+        settings = ", ".join(f"strategy.{key}={value}" for key, value in config.strategy.items() if key != "_target_")
+        why = f" for {settings}" if settings else ""
+        raise ConfigError(f"{key}={replies}: strategy={name} needs at least {strategy.min_replies}{why}")
+
+
+def torch_device(config: RunConfig) -> torch.device:
+    """Where to compute."""
+    wanted = config.device.accelerator
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device.accelerator=cuda: torch finds no CUDA device here; use auto or cpu")
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def build_method(config: RunConfig) -> Method:
+    """The SSL method with initial weights that the seed alone decides, whatever the accelerator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rng.derive(config.seed, rng.SERVER, 0, "initial weights"))
+        method: Method = build(config.method, "method", encoder=build(config.encoder, "encoder"))
+    return method.to(torch_device(config))
+
+
+def load_initial(config: RunConfig, method: Method) -> dict[str, str] | None:
+    """Give the method the weights of `pretrained=`, and say which; a run that continues has its own."""
+    if config.pretrained is None or find(RunDirectory(config.directory), _start(config)) is not None:
+        return None
+    return load_pretrained(config.pretrained, method.backbone(), config.encoder)
+
+
+def build_dataset(config: RunConfig, thorough: bool = True) -> Split:
+    """The dataset as memory maps; only the process that checks a run needs `thorough`."""
+    whole: Dataset = build(config.dataset, "dataset")
+    part = Subset(whole, config.subset.train, config.subset.test)
+    try:
+        return open_split(whole if config.subset == Part() else part, thorough)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"dataset.{error}") from error
+
+
+def build_streams(config: RunConfig, groups: Labels) -> list[Indices]:
+    """Each client's images in stream order; every process derives the same from the seed."""
+    if config.clients > len(groups):
+        raise ConfigError(f"clients={config.clients}: more than the {len(groups)} training images")
+    deal = build(config.partition, "partition")
+    try:
+        shares = deal(groups, config.clients, rng.numpy_generator(config.seed, "partition"))
+    except ValueError as error:
+        raise ConfigError(f"partition.{error}") from error
+    smallest = min(map(len, shares))
+    if config.buffer > smallest:
+        raise ConfigError(f"buffer={config.buffer}: larger than the smallest client's stream of {smallest} images")
+    order = rng.numpy_generator(config.seed, "stream order")
+    return [share[stc_order(groups[share], config.stream.stc, order)] for share in shares]
+
+
+def build_source(config: RunConfig, device: int, node: Node, home: Path) -> Source:
+    """Where a device's images come from, by its node config."""
+    share = partial(_share, config, device)
+    return open_source(node.source, Setting(config.stream.image_size, node.max_pixels, home, share))
+
+
+def _share(config: RunConfig, device: int) -> tuple[Pixels, Indices]:
+    """All training images, and which of them are this device's."""
+    train = build_dataset(config, thorough=False).train
+    streams = build_streams(config, train.groups)
+    if device >= len(streams):
+        raise DeviceError(f"node config device-id={device}: expected less than clients={config.clients}")
+    return train.images, streams[device]
+
+
+def build_device(config: RunConfig, run: str, device: int, node: Node = SIMULATED_NODE) -> Device:
+    """A participant; its state is read from disk when its round begins."""
+    torch.set_num_threads(node.threads or config.device.threads)
+    home = node.home(device, RunDirectory(config.directory).device_home(device))
+    optimizer = config.optimizer
+    return Device(
+        Identity(device, run, config.seed),
+        Stream(build_source(config, device, node, home)),
+        Buffer(config.buffer),
+        Trainer(build_method(config), build(config.policy, "policy"), optimizer.momentum, optimizer.weight_decay),
+        build_codec(config),
+        Store(home),
+        config.stream.segments,
+        partial(optimizer.learning_rate, rounds=config.rounds),
+        _watchers(config, device, home),
+    )
+
+
+def _watchers(config: RunConfig, device: int, home: Path) -> dict[int, Watcher]:
+    """Scores never leave the device: their trace is beside its state."""
+    trace = config.trace
+    if trace is None or trace.device != device:
+        return {}
+    file = home / f"scores_round_{trace.round}.json"
+    facts = {"device": device, "round": trace.round, "interval": config.policy["lazy_interval"]}
+    return {trace.round: ScoreTrace(file, facts, config.policy["weak_view"], trace.iterations)}
+
+
+def build_codec(config: RunConfig) -> Codec:
+    """How uploads travel: a device encodes, the server decodes."""
+    codec: Codec = build(config.codec, "codec")
+    return codec
+
+
+def build_suite(config: RunConfig) -> Suite:
+    """The second stage."""
+    suite: Suite = build(config.evaluation, "evaluation")
+    return suite
+
+
+def build_tracker(config: RunConfig, committed: int) -> Tracker:
+    """The tracker, which writes from the round after `committed` on."""
+    tracker: Tracker = build(config.tracking, "tracking", directory=config.directory, committed=committed)
+    return tracker
+
+
+def _start(config: RunConfig) -> Start:
+    noise = build(config.strategy, "strategy").noise(config.clients)
+    return Start(config.resume is not None, config.restart, config.rounds, build_method(config).shared_state(), noise)
+
+
+def build_server(config: RunConfig) -> Server:
+    """The server, at its last committed round."""
+    check_parts(config)
+    torch.set_num_threads(1)
+    directory, federation = RunDirectory(config.directory), config.federation
+    method = build_method(config)
+    pretrained = load_initial(config, method)
+    committed = begin(directory, config.to_yaml(), _start(config))
+    suite = build_suite(config)
+    split = cache(partial(build_dataset, config, thorough=False))
+    known = KnownImages(lambda: split().train) if suite.due(0, config.rounds) else None
+    return Server(
+        directory,
+        committed,
+        build_tracker(config, committed.round if committed else -1),
+        method,
+        build(config.strategy, "strategy"),
+        suite,
+        split,
+        BufferDiagnostics([directory.device_home(device) for device in range(config.clients)], known),
+        Limits(federation.quorum, federation.max_failed_rounds, federation.max_norm_ratio, federation.clip_norm_ratio),
+        config.rounds,
+        pretrained,
+    )

@@ -1,0 +1,117 @@
+"""An ONNX file of ours: what it says of itself, its checksum, and whether it can be used; it may come from anybody."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sofed_flwr.classifier.model_directory import LONGEST_CLASS, MOST_CLASSES
+from sofed_flwr.classifier.onnx_limits import Graph, numbers_per_image, parsed, refuse_other_ports
+from sofed_flwr.core.app_files import written_by
+from sofed_flwr.core.errors import ConfigError, DamagedFileError
+from sofed_flwr.encoder import LARGEST_IMAGE
+from sofed_flwr.storage.model_files import read_plain_file
+
+Layout = Literal["NHWC", "NCHW"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+BLANK = "0" * 32
+"""Where the digest of a file will stand, while it is computed."""
+LARGEST_FILE = 2**31 - 1
+"""Bytes; protobuf has no larger ones."""
+LARGEST_TEXT = 2**22
+"""Characters of metadata."""
+
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_CLASS)]
+Side = Annotated[int, Field(ge=1, le=LARGEST_IMAGE)]
+
+
+class Metadata(BaseModel):
+    """What our files say of themselves, each value as JSON; an encoder has no classes."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+    classes: Annotated[list[Name], Field(max_length=MOST_CLASSES)]
+    layout: Layout
+    image_size: Annotated[list[Side], Field(min_length=2, max_length=2)]
+    precision: Literal["fp32", "int8"]
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+    version: str
+
+    @property
+    def shape(self) -> list[int]:
+        """Of one image."""
+        return [*self.image_size, 3] if self.layout == "NHWC" else [3, *self.image_size]
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """A file that passed all checks; `numbers` is how many values one image needs on its way through the graph."""
+
+    content: bytes
+    metadata: Metadata
+    numbers: int
+
+
+def read_onnx(path: Path) -> OnnxFile:
+    """A file of ours; anything else is a `DamagedFileError` that names it."""
+    return checked(read_plain_file(path, LARGEST_FILE), str(path))
+
+
+def serialised(model: Graph) -> OnnxFile:
+    """What a reader would refuse is not written."""
+    return checked(with_digest(model.SerializeToString(deterministic=True)), "the exported graph")
+
+
+def with_digest(content: bytes) -> bytes:
+    """The file with a digest of itself in its last metadata: ONNX has no checksum, and a rotten byte would pass."""
+    before, _, after = content.rpartition(BLANK.encode())
+    return b"".join([before, _digest(content).encode(), after])
+
+
+def checked(content: bytes, name: str) -> OnnxFile:
+    """The same for bytes in memory."""
+    written = ""
+    try:
+        model = parsed(content)
+        stated = _stated(model)
+        written = written_by(stated["version"])
+        metadata = _metadata(stated)
+        before, _, after = content.rpartition(metadata.digest.encode())
+        if metadata.digest != _digest(b"".join([before, BLANK.encode(), after])):
+            raise ConfigError("its checksum does not match")
+        refuse_other_ports(model.graph, metadata.shape, len(metadata.classes))
+        return OnnxFile(content, metadata, numbers_per_image(model))
+    except ConfigError as error:
+        raise DamagedFileError(f"{name} is not an ONNX file of sofed, or a damaged one ({error}){written}") from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=len(BLANK) // 2).hexdigest()
+
+
+def _stated(model: Graph) -> dict[str, object]:
+    """Our part of the metadata."""
+    texts = {entry.key: entry.value for entry in model.metadata_props}
+    missing = [name for name in Metadata.model_fields if name not in texts]
+    if missing:
+        raise ConfigError(f"its metadata says nothing of {missing[0]}")
+    if sum(map(len, texts.values())) > LARGEST_TEXT:
+        raise ConfigError(f"its metadata has more than {LARGEST_TEXT} characters")
+    try:
+        return {name: json.loads(texts[name]) for name in Metadata.model_fields}
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"its metadata is not JSON: {str(error)[:100]}") from error
+
+
+def _metadata(stated: dict[str, object]) -> Metadata:
+    try:
+        metadata = Metadata.model_validate(stated)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{place}={str(first['input'])[:50]}: {first['msg']}") from error
+    if len(set(metadata.classes)) < len(metadata.classes):
+        raise ConfigError("classes: a name is there twice")
+    return metadata

@@ -1,0 +1,96 @@
+"""What a model says of image files: many, of any size, some of them broken.
+
+A file that cannot be read costs its own answer and a sentence, never those of the others. A model always finds its most
+probable class, also for a picture of none of them: below a threshold the answer is `unsure`. That helps against doubt
+between classes; a picture of something else can still be answered with great confidence.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sofed_flwr.classifier.labels import Watch
+from sofed_flwr.classifier.model import Predictor
+from sofed_flwr.core.errors import ConfigError
+from sofed_flwr.core.records import Pixels
+from sofed_flwr.datasets.image_files import images_below
+from sofed_flwr.images.batches import read_image
+
+UNSURE = "unsure"
+BATCH = 64
+"""Images that are computed at once, so many that the progress bar still moves."""
+BATCH_PIXELS = 2**22
+"""And of large ones no more than these: 64 of 256 x 256."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer, and the most probable classes with their probabilities, the best first."""
+
+    file: str
+    answer: str
+    top: list[tuple[str, float]]
+
+
+def find_files(places: Sequence[Path], failures: list[str]) -> list[Path]:
+    """Files as they are named, those of a directory in order of name; what holds no image is added to `failures`."""
+    found = []
+    for place in places:
+        passed_over: list[str] = []
+        within = [Path(file) for file in images_below(place, passed_over)] if place.is_dir() else [place]
+        failures += [f"{link}: a link to a folder, which is not followed" for link in passed_over]
+        if not within:
+            failures.append(f"{place}: a folder without images")
+        found += within
+    return found
+
+
+def predict_files(
+    model: Predictor, files: Sequence[Path], top: int, threshold: float, failures: list[str], watch: Watch
+) -> list[Prediction]:
+    """One for each file that can be read, in their order; why the others cannot is added to `failures`."""
+    found = []
+    for names, pixels in _batches(model, files, failures, watch):
+        probabilities = model.probabilities(torch.from_numpy(np.stack(pixels)))
+        if not probabilities.isfinite().all():
+            first = names[int((~probabilities.isfinite()).any(dim=1).int().argmax())]
+            raise ConfigError(f"the model's answer for {first} is not a number; its weights are of no use")
+        values, classes = probabilities.sort(dim=1, descending=True, stable=True)
+        for name, row, numbers in zip(names, values[:, :top].tolist(), classes[:, :top].tolist(), strict=True):
+            best = [(model.classes[number], value) for number, value in zip(numbers, row, strict=True)]
+            found.append(Prediction(str(name), best[0][0] if best[0][1] >= threshold else UNSURE, best))
+    return found
+
+
+def _batches(
+    model: Predictor, files: Sequence[Path], failures: list[str], watch: Watch
+) -> Iterator[tuple[list[Path], list[Pixels]]]:
+    size = model.image_size
+    if size is None:
+        raise ConfigError("the model does not say the size of its images, so no file can be scaled to it")
+    if size[0] * size[1] > BATCH_PIXELS:
+        raise ConfigError(
+            f"the model is for images of {size[0]} x {size[1]} pixels; at most {BATCH_PIXELS} are computed"
+        )
+    names: list[Path] = []
+    pixels: list[Pixels] = []
+    for file in watch(files, "images"):
+        try:
+            pixels.append(_read(file, size))
+            names.append(file)
+        except (OSError, ValueError) as error:
+            failures.append(str(error))
+        if len(pixels) == min(BATCH, BATCH_PIXELS // (size[0] * size[1])):
+            yield names, pixels
+            names, pixels = [], []
+    if pixels:
+        yield names, pixels
+
+
+def _read(file: Path, size: tuple[int, int]) -> Pixels:
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise ValueError(f"{file} is not a file")
+    return read_image(file, size)

@@ -1,0 +1,90 @@
+"""One process at a time trains with a device's state: of two, each would commit rounds unknown to the other.
+
+The directory itself is locked by the operating system. So the lock needs no file, works on a read-only disk, and ends
+with its process. A note beside the state names the holder.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from sofed_flwr.core.errors import DeviceError
+
+WAIT_SECONDS = 10.0
+"""The process of an abandoned round may be about to end; a longer wait could miss this round's deadline."""
+NOTE = "in_use.json"
+
+log = logging.getLogger(__name__)
+
+
+class StateLock:
+    """Lock of one directory; if it cannot be created, nothing can be committed there and nothing is locked."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @contextmanager
+    def held(self, purpose: Mapping[str, Any], wait: float = WAIT_SECONDS) -> Iterator[None]:
+        """Hold the lock in the block; other processes get a `DeviceError` that names `purpose` (run and round)."""
+        handle = self._take(wait)
+        try:
+            if handle is not None:
+                self._note({"pid": os.getpid(), **purpose})
+            yield
+        finally:
+            if handle is not None:
+                self._note(None)
+                os.close(handle)
+
+    def _take(self, wait: float) -> int | None:
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            log.debug("the state has no directory (%s)", error)
+            return None
+        try:
+            self._acquire(handle, wait)
+        except OSError as error:  # a network file system may not lock directories
+            log.warning("this device's state cannot be locked (%s)", error.strerror)
+        except BaseException:
+            os.close(handle)
+            raise
+        return handle
+
+    def _acquire(self, handle: int, wait: float) -> None:
+        until = time.monotonic() + wait
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    text = f"this device's state is in use: {self._holder()}"
+                    log.warning(text)
+                    raise DeviceError(text) from None
+                time.sleep(min(0.1, wait))
+            else:
+                return
+
+    def _note(self, content: Mapping[str, Any] | None) -> None:
+        """Not synced, and skipped on a read-only disk: it matters only while its process lives."""
+        file = self._directory / NOTE
+        with suppress(OSError):
+            file.write_text(json.dumps(content)) if content else file.unlink(missing_ok=True)
+
+    def _holder(self) -> str:
+        """The note is untrusted: only numbers and a name in the form of a run's are shown."""
+        try:
+            note = json.loads((self._directory / NOTE).read_text())
+            pid, run, number = int(note["pid"]), str(note["run"]), int(note["round"])
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return "by a process that left no note"
+        name = run if re.fullmatch(r"[\w.-]{1,64}", run) else "of another name"
+        return f"process {pid} trains round {number} of run {name}"

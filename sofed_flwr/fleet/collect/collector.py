@@ -1,0 +1,137 @@
+"""Frames of a camera into a spool, for as long as the device runs.
+
+Cameras hang, freeze and go dark. The camera is read by a child process, which is restarted when it sends nothing.
+Training is another process that reads the spool and never waits for a camera.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from time import monotonic
+
+from sofed_flwr.fleet.collect.spool import Spool
+from sofed_flwr.fleet.collect.stopping import Stopping
+from sofed_flwr.images.child_process import Child
+from sofed_flwr.images.decoding import decode
+from sofed_flwr.images.frame_filter import digest_if_new
+from sofed_flwr.images.jpeg_stream import Jpegs
+
+LONGEST_PAUSE = 60.0
+STATUS_SECONDS = 60.0
+COMPARED_SIZE = 32
+"""Pixels per side at which frames are compared, so that sensor noise does not make a frame new."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Command, seconds between two kept frames, and seconds without a frame after which a child is restarted."""
+
+    command: Sequence[str]
+    every: float
+    timeout: float
+
+
+class Collector:
+    """Runs until it is stopped; `say` gets one line per minute, and one when a fault begins or ends."""
+
+    def __init__(self, settings: Settings, spool: Spool, stopping: Stopping, say: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._spool = spool
+        self._stopping = stopping
+        self._say = say
+        self._counts: Counter[str] = Counter()
+        self._taken = ""
+        self._next_frame = 0.0
+        self._next_status = monotonic() + STATUS_SECONDS
+        self._disk_works = True
+
+    def run(self) -> None:
+        """One child after the other, with pauses that grow until a frame arrives."""
+        pause = 1.0
+        while not self._stopping.now:
+            before = self._counts["frames"]
+            reason = self._one_child()
+            if self._stopping.now:
+                return
+            pause = 1.0 if self._counts["frames"] > before else pause
+            self._counts["restarts"] += 1
+            self._say(f"the camera {reason}; starting it again in {pause:g} s")
+            self._pause(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _one_child(self) -> str:
+        """Read a child to its end; returns why it ended."""
+        try:
+            child = Child(self._settings.command)
+        except OSError as error:
+            return f"cannot be started ({error.strerror})"
+        try:
+            return self._read(child)
+        finally:
+            child.end()
+            while not child.gone() and not self._stopping.now:
+                self._stopping.wait(1.0)
+
+    def _read(self, child: Child) -> str:
+        jpegs = Jpegs()
+        silent_at = monotonic() + self._settings.timeout
+        while not self._stopping.now:
+            self._status()
+            now = monotonic()
+            if now >= silent_at:
+                return f"gave no frame for {self._settings.timeout:g} s"
+            if not self._stopping.wait(min(silent_at, self._next_status) - now, [child.output]):
+                continue
+            piece = child.read()
+            if not piece:
+                return "ended"
+            for frame in jpegs.feed(piece):
+                silent_at = monotonic() + self._settings.timeout
+                self._take(frame)
+        return "was stopped"
+
+    def _take(self, frame: bytes) -> None:
+        self._counts["frames"] += 1
+        if monotonic() < self._next_frame:
+            return
+        try:
+            image = decode(BytesIO(frame), COMPARED_SIZE)
+        except Exception:  # PIL's decoders may raise anything on a broken frame
+            self._counts["unreadable"] += 1
+            return
+        digest = digest_if_new(image, self._taken)
+        if digest is None:
+            self._counts["blank or repeated"] += 1
+            return
+        self._keep(frame, digest)
+
+    def _keep(self, frame: bytes, digest: str) -> None:
+        self._next_frame = monotonic() + self._settings.every
+        try:
+            kept = self._spool.put(frame)
+        except OSError as error:
+            self._counts["not written"] += 1
+            self._disk(works=False, text=f"frames cannot be written ({error.strerror}); trying again")
+            return
+        self._disk(works=True, text="frames can be written again")
+        self._counts["kept" if kept else "too large"] += 1
+        self._taken = digest
+
+    def _disk(self, works: bool, text: str) -> None:
+        if works != self._disk_works:
+            self._say(text)
+        self._disk_works = works
+
+    def _pause(self, seconds: float) -> None:
+        until = monotonic() + seconds
+        while not self._stopping.now and monotonic() < until:
+            self._stopping.wait(min(until, self._next_status) - monotonic())
+            self._status()
+
+    def _status(self) -> None:
+        if monotonic() < self._next_status:
+            return
+        self._next_status = monotonic() + STATUS_SECONDS
+        counts = ", ".join(f"{count} {name}" for name, count in self._counts.items()) or "no frames"
+        self._say(f"{counts}; the spool holds {self._spool.bytes / 1e6:.1f} MB")

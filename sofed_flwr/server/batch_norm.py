@@ -1,0 +1,89 @@
+"""What BatchNorm's running statistics and counters may be: they are measurements, so their meaning bounds them.
+
+A negative variance makes every feature NaN, a huge one makes all images look alike, and no strategy that takes a mean
+of them has a defence.
+
+The bounds are wide for honest devices. Measured in the first rounds, from the initial variances of 1 on: the demo
+with three seeds, and with two classes per device; five devices with two classes of CIFAR-10 each, six methods, learning
+rates to 0.5, ResNet-8 and MobileNetV3, 3 to 20 steps per round, one device with a single step. A layer's largest
+variance grew by a factor of 427 (GROWTH), its largest mean was 1.4 standard deviations of its widest channel (SHIFT).
+From the other devices' median the variances of a layer were a factor of 3.9 away (RATIO), 7 for the device with one
+step, its means 1.0 standard deviations (DISTANCE). After the first round all are far smaller. A variance may fall to 0
+at once: it is that of a constant channel, cameras at night see nothing but black, and BatchNorm adds its epsilon.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from sofed_flwr.core.records import State, Update
+
+MEAN, VARIANCE = "running_mean", "running_var"
+GROWTH = 1e4
+"""Of a variance in one round, over the layer's largest in the global model, or over 1, where every network begins."""
+LARGEST = 1e6
+"""Of all variances: growth from round to round ends here."""
+SHIFT = 10.0
+"""Of a mean, in standard deviations of the layer's widest channel, or of 1."""
+MOST_BATCHES = 2**48
+"""Of a counter: thousands of years of steps, and the sum over thousands of devices fits its type."""
+RATIO, DISTANCE = 20.0, 5.0
+"""From the other devices' median, in the mean over a layer: of variances, and of means in standard deviations."""
+FEWEST = 3
+"""With fewer replies the lower median is the reply of any one of them."""
+
+
+def fault(state: State, reference: State) -> str | None:
+    """The first statistic or counter of a finite reply with an impossible value, or None; names and shapes are checked.
+
+    It depends on one reply and the global model only. Differential privacy, which takes the plain mean of statistics,
+    needs that: each is bounded, and no device's part in the round depends on another device's data.
+    """
+    for name, before in reference.items():
+        low, high = 0.0, float(MOST_BATCHES)
+        if name.endswith(VARIANCE):
+            high = min(LARGEST, GROWTH * max(1.0, float(before.max())))
+        elif name.endswith(MEAN):
+            high = SHIFT * _widest(name, state, reference) ** 0.5
+            low = -high
+        elif before.is_floating_point():
+            continue
+        least, most = state[name].min().item(), state[name].max().item()
+        if least < low or most > high:
+            return f"{name} reaches from {least:.3g} to {most:.3g}, expected {low:.3g} to {high:.3g}"
+    return None
+
+
+def limited(updates: Sequence[Update], reference: State) -> list[Update]:
+    """The same updates, with statistics limited per layer to RATIO and DISTANCE from the other devices'.
+
+    `fault` alone would let one device of five multiply a variance by GROWTH / 5 in every round. The lower median of a
+    round's replies is an honest measurement as long as honest devices are the majority. Limited and not dropped: a
+    device may be the only one that sees daylight. Statistics within the limits are unchanged.
+    """
+    if len(updates) < FEWEST:
+        return list(updates)
+    changed: list[State] = [{} for _ in updates]
+    for name in (name for name in reference if name.endswith(VARIANCE)):
+        level = _middle(updates, name).mean()
+        mean = name.removesuffix(VARIANCE) + MEAN
+        centre = _middle(updates, mean)
+        for update, new in zip(updates, changed, strict=True):
+            own, away = update.shared[name], update.shared[mean] - centre
+            if (excess := own.mean() / (RATIO * level)) > 1:
+                new[name] = own / excess
+            if (excess := away.square().mean().sqrt() / (DISTANCE * level.sqrt())) > 1:
+                new[mean] = centre + away / excess
+    return [replace(update, shared=update.shared | new) for update, new in zip(updates, changed, strict=True)]
+
+
+def _middle(updates: Sequence[Update], name: str) -> torch.Tensor:
+    """Lower median, channel by channel."""
+    return torch.stack([update.shared[name] for update in updates]).median(dim=0).values
+
+
+def _widest(name: str, *states: State) -> float:
+    """Largest variance beside this mean in any of the states, at least 1."""
+    variance = name.removesuffix(MEAN) + VARIANCE
+    return max(1.0, *(float(state[variance].max()) for state in states if variance in state))

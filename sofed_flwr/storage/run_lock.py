@@ -1,0 +1,72 @@
+"""One server per run directory: two would overwrite each other's rounds.
+
+The lock is the operating system's, so it ends with its process. It also shows whether a run's server is still alive.
+"""
+
+import fcntl
+import logging
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import IO
+
+from sofed_flwr.core.errors import ConfigError
+
+WAIT_SECONDS = 60.0
+"""A server that is stopping may take a while to end."""
+
+THIS_PROCESS = f"{os.getpid()} {uuid.uuid4().hex}"
+"""A process in another container may have the same number."""
+
+log = logging.getLogger(__name__)
+
+
+class RunLock:
+    """Held from `take` until it or its process is gone; the file says by which process, and since when."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[bytes] | None = None
+
+    def take(self, wait: float = WAIT_SECONDS) -> None:
+        """Wait for an earlier server to end, then lock; the same process may take it again."""
+        self.path.open("ab").close()  # now it exists, and its time is still that of the last holder
+        until = time.monotonic() + wait
+        while (file := _locked(self.path)) is None:
+            text = self.path.read_text(errors="replace")
+            if text == THIS_PROCESS:
+                return
+            holder = text.partition(" ")[0]
+            if time.monotonic() > until:
+                raise ConfigError(f"out={self.path.parent}: process {holder} works on this run; stop it first")
+            log.warning("waiting for process %s to end, which works on this run", holder)
+            time.sleep(min(1.0, wait))
+        self.path.write_text(THIS_PROCESS)
+        self._file = file
+
+    def was_lost_after(self, moment: float) -> bool:
+        """Whether a server took it after this time, as `time.time()` counts, and is gone.
+
+        A time in the future was written before the clock was set back, and is ignored.
+        """
+        if not self.path.exists() or not self.path.read_bytes():
+            return False
+        if not moment <= self.path.stat().st_mtime <= time.time():
+            return False
+        file = _locked(self.path)
+        if file is None:
+            return False
+        file.close()
+        return True
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """The file, locked for as long as it is open; opened for reading, as the disk may be read-only."""
+    file = path.open("rb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        return None
+    return file

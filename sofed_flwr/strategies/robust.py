@@ -1,0 +1,72 @@
+"""Strategies that tolerate malicious clients: Flower's coordinate-wise and selecting ones.
+
+BatchNorm's statistics take part like weights: each result is one device's value, a median or a mean of selected ones,
+so a variance stays positive, and false statistics harm an encoder like false weights. `malicious` devices are included
+in `min_replies`; a federation needs spare devices for those that may be missing. Computed in float64, from which
+float32 values come back unchanged.
+"""
+
+from math import ceil
+from typing import Annotated
+
+import torch
+from flwr.serverapp import strategy as flower
+from pydantic import Field, validate_call
+
+from sofed_flwr.strategies.inner import InnerStrategy
+
+Count = Annotated[int, Field(ge=0)]
+
+
+@validate_call
+def fedmedian(screened: bool) -> InnerStrategy:
+    """The median of every coordinate (Yin et al. 2018), and if `screened`, only of updates that agree with the others.
+
+    The bound of the median: while malicious clients are fewer than half of those it is taken of, every coordinate lies
+    between two honest ones, however long their updates are and however many agree. But they pull every coordinate to
+    the edge of that range in every round (cost: docs/reliability.md), so the gate drops updates that point against more
+    than half of all devices; `server/outliers.py` says when no honest one is among them. None is dropped if that would
+    be more than half of a round, or if the rest would still disagree: then it is the plain median. So malicious clients
+    that are fewer than half win a round only where an honest device disagrees with another one and they agree with all
+    that are left; screened=false keeps the median's bound in every case. The median of two is their mean.
+    """
+    return _robust(flower.FedMedian(), min_replies=3, bounded=not screened, compares_directions=screened)
+
+
+@validate_call
+def fedtrimmedavg(trim: Annotated[float, Field(gt=0, lt=0.5)]) -> InnerStrategy:
+    """The mean of every coordinate without the `trim` largest and smallest share of it (Yin et al. 2018).
+
+    Flower trims int(trim * K) values at each end; with none it would silently be the plain mean.
+    """
+    return _robust(flower.FedTrimmedAvg(beta=trim), min_replies=ceil(1 / trim))
+
+
+@validate_call
+def krum(malicious: Count) -> InnerStrategy:
+    """The one device whose whole model is closest to its K - f - 2 nearest (Blanchard et al. 2017, who need 2f + 3)."""
+    return _robust(flower.Krum(num_malicious_nodes=malicious), min_replies=2 * malicious + 3)
+
+
+@validate_call
+def multikrum(malicious: Count, select: Annotated[int, Field(ge=1)]) -> InnerStrategy:
+    """The mean over the `select` devices with the best Krum scores; more than K - f - 2 could reach a malicious one."""
+    strategy = flower.MultiKrum(num_malicious_nodes=malicious, num_nodes_to_select=select)
+    return _robust(strategy, min_replies=max(2 * malicious + 3, malicious + 2 + select))
+
+
+@validate_call
+def bulyan(malicious: Annotated[int, Field(ge=1)]) -> InnerStrategy:
+    """Of the K - 2f devices with the best Krum scores, the mean of the K - 4f values closest to the median.
+
+    Coordinate by coordinate (El Mhamdi et al. 2018, who need 4f + 3). With f = 0 it would be the plain mean.
+    """
+    return _robust(flower.Bulyan(num_malicious_nodes=malicious), min_replies=4 * malicious + 3)
+
+
+def _robust(
+    strategy: flower.FedAvg, min_replies: int, bounded: bool = True, compares_directions: bool = False
+) -> InnerStrategy:
+    return InnerStrategy(
+        strategy, min_replies, bounded=bounded, compares_directions=compares_directions, dtype=torch.float64
+    )
