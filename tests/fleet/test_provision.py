@@ -191,7 +191,7 @@ NEITHER = "is neither a host name nor an address"
         (["--host", "999.1.1.1"], NEITHER),
         (["--host", "fe80::1%eth0"], NEITHER),
         (["--host", ""], NEITHER),
-        (["--host", "0.0.0.0"], "no address that devices can call"),
+        (["--host", "0.0.0.0"], "is not an address that devices can call"),
         (["--host", "server.lan", "--bind", "x'; reboot"], f'--bind "x\'; reboot" {NEITHER}'),
     ],
 )

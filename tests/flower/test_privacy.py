@@ -39,7 +39,7 @@ COUNTERS = {
     *("seconds_scoring", "seconds_training", "starved", "unreadable", "rejected", "unsaved"),
 }
 assert FROM_DEVICE.keys() == COUNTERS, "what a device sends is what a server reads"
-WITHOUT_PREDICTOR = {"fedsimclr", "fedmoco"}
+WITHOUT_PREDICTOR = {"fedsimclr", "fedmoco", "fedvicreg"}
 
 
 def complaints(content: RecordDict, model: State) -> list[str]:
