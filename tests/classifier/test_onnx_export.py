@@ -28,6 +28,7 @@ from tests.support.federation import conf_names
 from tests.support.models import classifier_of, encoder_of
 
 SIZE = (16, 16)
+LARGE = [name for name in conf_names("encoder") if name != "resnet8"]
 IMAGES = torch.from_numpy(generated(SIZE))
 
 
@@ -52,7 +53,7 @@ def narrow(component: str) -> tuple[FrozenEncoder, OnnxModel]:
     return encoder, opened(onnx_graph(encoder, "NCHW", SIZE))
 
 
-@pytest.mark.parametrize("name", conf_names("encoder"))
+@pytest.mark.parametrize("name", ["resnet8", *(pytest.param(name, marks=pytest.mark.soak) for name in LARGE)])
 def test_every_encoder_computes_the_same_in_onnx(name: str) -> None:
     """Batches of one and seven, too; a narrow network has the same operators as a wide one."""
     component = compose([f"encoder={name}"]).encoder

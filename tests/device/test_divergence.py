@@ -14,10 +14,11 @@ from sofed_flwr.core.state_dicts import over, under
 from sofed_flwr.device.health import fault
 from sofed_flwr.device.participant import PARTS, Device
 from sofed_flwr.storage.generations import Generation
-from tests.support.federation import conf_names, same
+from tests.support.federation import same
 
 Smoke = Callable[..., RunConfig]
-METHODS = conf_names("method")
+METHODS = ["sofed", "fedmoco", "fedsimclr"]
+"""What a device keeps of its method: a target, a target and a queue, nothing."""
 
 
 def configured(smoke: Smoke, method: str, *more: str) -> RunConfig:

@@ -176,11 +176,11 @@ def _kill_writer(folder: Path, after: float) -> int:
         return int.from_bytes((first + pipe.read())[-4:], "big")
 
 
-def test_a_writer_killed_at_200_random_points_leaves_the_old_or_the_new_generation(tmp_path: Path) -> None:
-    """200 of 200 load, entire, and the next save leaves no stray file."""
+def test_a_writer_killed_at_60_random_points_leaves_the_old_or_the_new_generation(tmp_path: Path) -> None:
+    """60 of 60 load, entire, and the next save leaves no stray file."""
     draw = random.Random(0)
     loaded = in_mid_write = 0
-    for kill in range(200):
+    for kill in range(60):
         folder = tmp_path / str(kill)
         acknowledged = _kill_writer(folder, after=draw.uniform(0, 0.01))
         in_mid_write += bool(list(folder.glob("*.tmp")))
@@ -194,5 +194,5 @@ def test_a_writer_killed_at_200_random_points_leaves_the_old_or_the_new_generati
         Store(folder).save(generation(found.number + 1))
         assert not list(folder.glob("*.tmp"))
         assert {path.stem for path in folder.glob("*.head")} == {path.stem for path in folder.glob("*.safetensors")}
-    assert loaded == 200
+    assert loaded == 60
     assert in_mid_write > 0, "no kill met a half-written file: the test proves nothing"
