@@ -29,12 +29,12 @@ class Assessment:
 
     @property
     def images(self) -> int:
-        """How many were judged."""
+        """How many were evaluated."""
         return int(self.confusion.sum())
 
     @property
     def correct(self) -> int:
-        """How many of them were told rightly."""
+        """How many of them are correct."""
         return int(np.trace(self.confusion))
 
     @property
@@ -48,7 +48,7 @@ class Assessment:
         return wilson(self.correct, self.images)
 
     @property
-    def judged_by(self) -> str:
+    def evaluated_by(self) -> str:
         """In words."""
         return "cross-validation" if self.folds else "test images"
 
@@ -66,9 +66,9 @@ class Assessment:
 
 def assess(classes: Sequence[str], labels: Indices, predicted: Indices, folds: Sequence[Indices] = ()) -> Assessment:
     """`labels` and `predicted` (n,) are numbers of classes; with `folds` only the images in those count."""
-    judged = np.concatenate(folds) if folds else np.arange(len(labels))
+    evaluated = np.concatenate(folds) if folds else np.arange(len(labels))
     confusion = np.zeros((len(classes), len(classes)), np.int64)
-    np.add.at(confusion, (labels[judged], predicted[judged]), 1)
+    np.add.at(confusion, (labels[evaluated], predicted[evaluated]), 1)
     spread = (100 * float(np.mean(labels[fold] == predicted[fold])) for fold in folds)
     return Assessment(tuple(classes), confusion, tuple(spread))
 

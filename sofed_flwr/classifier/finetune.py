@@ -34,7 +34,7 @@ FEWEST_STEPS = 300
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 1e-2
 STAGES = 5
-"""Equal parts of a training, after each of which the network is judged."""
+"""Equal parts of a training, after each of which the network is evaluated."""
 ENOUGH = 500
 """Held-out images by which a number of stages can be chosen; of many labels, one fold is enough."""
 VIEWS = TrainingViews(
@@ -88,8 +88,8 @@ def validate(
             logits[stage, fold] = network.logits(_part(data, fold))
     tried = [Validation(values, used) for values in logits]
     best = max(range(STAGES), key=lambda stage: (tried[stage].correct(features.labels), -stage))
-    judged = torch.from_numpy(tried[best].judged)
-    return FineTuning(best + 1, _temperature(tried[best].logits[judged], features.labels[judged]), tried[best])
+    evaluated = torch.from_numpy(tried[best].evaluated)
+    return FineTuning(best + 1, _temperature(tried[best].logits[evaluated], features.labels[evaluated]), tried[best])
 
 
 def _stages(

@@ -1,7 +1,7 @@
 """Stage two for people (paper, sec. III-A): a few labels -> a classifier, and what is known of its worth.
 
 The head is fitted on frozen features; fine-tuning is tried on request, and kept if held-out labels say that it is
-better. Test images, where there are any, judge the result and choose nothing.
+better. Test images, where there are any, measure the result and choose nothing.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ FROZEN, FINE_TUNED = "frozen", "fine-tuned"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way of training; `validation` judges it by held-out labels, `test` by images that had no part in it."""
+    """A way of training; `validation` is its result on held-out labels, `test` on images that had no part in it."""
 
     name: str
     network: Network
@@ -42,7 +42,7 @@ class Candidate:
 
     @property
     def assessment(self) -> Assessment | None:
-        """What to tell of it; None without anything to judge it by."""
+        """What to tell of it; None without labels to evaluate it on."""
         return self.test or self.validation
 
 
@@ -74,7 +74,7 @@ def fit(encoder: FrozenEncoder, labels: LabelSet, choice: Choice, fine_tuning: b
         tuned = finetune.fine_tune(frozen, data, found, choice.seed, watch)
         beside = Validation(validation.logits, found.validation.folds)
         tried = [(FROZEN, frozen, beside), (FINE_TUNED, tuned, found.validation)]
-    candidates = [Candidate(name, network, *_judged(network, how, labels, watch)) for name, network, how in tried]
+    candidates = [Candidate(name, network, *_evaluated(network, how, labels, watch)) for name, network, how in tried]
     kept = max(candidates, key=lambda candidate: candidate.validation.correct if candidate.validation else 0)
     warnings = [*about_accuracy(kept.assessment), *about_few(labels), *about_duplicates(labels, folds, watch)]
     facts = {**_facts(labels, choice, candidates, kept), "l2": l2, "warnings": [text.sentence for text in warnings]}
@@ -104,7 +104,7 @@ def _features(encoder: FrozenEncoder, data: LabeledImages, watch: Watch) -> Feat
     return Features(values, torch.from_numpy(data.labels))
 
 
-def _judged(
+def _evaluated(
     network: Network, validation: Validation | None, labels: LabelSet, watch: Watch
 ) -> tuple[Assessment | None, Assessment | None]:
     """By held-out labels and by test images, as far as there are any."""
@@ -139,6 +139,6 @@ def _figures(assessment: Assessment | None) -> dict[str, Any]:
     return {
         "accuracy": assessment.accuracy,
         "interval": list(assessment.interval),
-        "judged_by": assessment.judged_by,
+        "evaluated_by": assessment.evaluated_by,
         "judged_images": assessment.images,
     }

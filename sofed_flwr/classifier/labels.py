@@ -97,14 +97,14 @@ def of_dataset(split: Split, names: Sequence[str] | None, source: str, choice: C
     left_out = len(split.test) - len(test)
     lost = [f"{left_out} test images of classes without training images left out"] if left_out else []
     halves = [(split.train, choice.of(np.array(split.train.labels)), "training"), (split.test, test, "test")]
-    train, judged = (
+    train, evaluated = (
         NamedImages(
             LabeledImages(half.images[chosen], np.searchsorted(numbers, half.labels[chosen])),
             [f"{name} image {place}" for place in chosen],
         )
         for half, chosen, name in halves
     )
-    return LabelSet(classes, train, judged, source, (*remarks, *lost))
+    return LabelSet(classes, train, evaluated, source, (*remarks, *lost))
 
 
 def _refuse_lost(

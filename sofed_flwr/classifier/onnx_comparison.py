@@ -111,7 +111,7 @@ def _speeds(model: Model, exported: Mapping[str, OnnxModel], images: Tensor) -> 
 def interleaved(runs: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     """Median seconds of each run, in turn, so that whatever else the machine does meets all of them.
 
-    Seconds of this thread, not of the clock: on a busy machine the rest is somebody else's.
+    Seconds of this thread, not of the clock: on a busy machine the rest belongs to other processes.
     """
     for run in runs.values():
         run()  # the first time allocates

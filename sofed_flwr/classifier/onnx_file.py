@@ -65,7 +65,7 @@ def serialised(model: Graph) -> OnnxFile:
 
 
 def with_digest(content: bytes) -> bytes:
-    """The file with a digest of itself in its last metadata: ONNX has no checksum, and a rotten byte would pass."""
+    """The file with a digest of itself in its last metadata: ONNX has no checksum, and a damaged byte would pass."""
     before, _, after = content.rpartition(BLANK.encode())
     return b"".join([before, _digest(content).encode(), after])
 

@@ -16,12 +16,12 @@ Rows = list[list[str]]
 
 
 def accuracies(fitted: Fit) -> tuple[str, Rows]:
-    """Title and one row per way of training and way of judging it; the spread is over the folds."""
-    rows = [["training", "judged by", "images", "accuracy (%)", "95 % interval", "over folds"]]
+    """Title and one row per way of training and way of evaluating it; the spread is over the folds."""
+    rows = [["training", "evaluated by", "images", "accuracy (%)", "95 % interval", "over folds"]]
     for candidate in fitted.candidates:
         for assessment in (candidate.validation, candidate.test):
             if assessment is not None:
-                rows.append([candidate.name, assessment.judged_by, str(assessment.images), *_figures(assessment)])
+                rows.append([candidate.name, assessment.evaluated_by, str(assessment.images), *_figures(assessment)])
     return f"kept: {fitted.kept.name}" if len(fitted.candidates) > 1 else "", rows
 
 

@@ -1,8 +1,9 @@
 """What labels say of a classifier that was fitted on the others: stratified cross-validation, and the choice of l2.
 
-Every image is judged once, by a head that was fitted without it, so that few labels are used for both. An image that is
-the only one of its class is never held out: without it, the class could not be learned, and it would only be counted
-as wrong. With five folds, 80 % of the labels are fitted at a time, so the estimate is rather too low than too high.
+Every image is evaluated once, by a head that was fitted without it, so that few labels are used for both. An image
+that is the only one of its class is never held out: without it, the class could not be learned, and it would only be
+counted as wrong. With five folds, 80 % of the labels are fitted at a time, so the estimate is rather too low than too
+high.
 
 l2 is chosen where every class has at least five labels, so that every fold holds all classes; with fewer, the probe's
 1e-3 stays. The choice goes by the likelihood of the held-out labels: of a hundred images the accuracy has steps of one
@@ -33,19 +34,19 @@ class Validation(NamedTuple):
     folds: list[Indices]
 
     @property
-    def judged(self) -> Indices:
+    def evaluated(self) -> Indices:
         """The images that were held out, sorted."""
         return np.sort(np.concatenate(self.folds))
 
     def correct(self, labels: Tensor) -> int:
-        """How many of the images that were judged."""
-        judged = torch.from_numpy(self.judged)
-        return int((self.logits[judged].argmax(dim=1) == labels[judged]).sum())
+        """How many of the images that were evaluated."""
+        evaluated = torch.from_numpy(self.evaluated)
+        return int((self.logits[evaluated].argmax(dim=1) == labels[evaluated]).sum())
 
     def loss(self, labels: Tensor) -> float:
-        """Mean cross-entropy of the images that were judged."""
-        judged = torch.from_numpy(self.judged)
-        return functional.cross_entropy(self.logits[judged], labels[judged]).item()
+        """Mean cross-entropy of the images that were evaluated."""
+        evaluated = torch.from_numpy(self.evaluated)
+        return functional.cross_entropy(self.logits[evaluated], labels[evaluated]).item()
 
 
 def deal_folds(labels: Labels, seed: int, count: int = FOLDS) -> list[Indices]:
@@ -62,7 +63,7 @@ def deal_folds(labels: Labels, seed: int, count: int = FOLDS) -> list[Indices]:
 def cross_validate(
     features: Features, classes: int, folds: list[Indices], grid: Sequence[float], watch: Watch
 ) -> dict[float, Validation]:
-    """Judge heads of every l2 of the grid."""
+    """Evaluate heads of every l2 of the grid."""
     shape = len(features.labels), classes
     found = {l2: Validation(torch.full(shape, torch.nan, dtype=torch.float64), folds) for l2 in grid}
     for l2, held_out in watch([(l2, fold) for l2 in grid for fold in folds], "cross-validation"):

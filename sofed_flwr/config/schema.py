@@ -18,7 +18,7 @@ from sofed_flwr.core.app_files import written_by
 from sofed_flwr.core.errors import ConfigError
 
 
-class Undecisive:
+class NoEffectOnResult:
     """Marks a key that changes nothing of what a run computes but its rounding: it is no part of a cell's name."""
 
 
@@ -46,15 +46,15 @@ class RunConfig(Section):
     """Devices that take part."""
     buffer: Annotated[int, Field(ge=2)]
     """N: images in a device's replay buffer, in a segment of its stream and in a batch."""
-    workers: Annotated[PositiveInt | None, Undecisive, Resumable()]
+    workers: Annotated[PositiveInt | None, NoEffectOnResult, Resumable()]
     """Client processes at a time in simulation; null: one per core, at most four per GPU."""
-    out: Annotated[str | None, Undecisive, Resumable()]
+    out: Annotated[str | None, NoEffectOnResult, Resumable()]
     """Run directory; null: outputs/DATE/TIME."""
-    resume: Annotated[str | None, Undecisive, Resumable()]
+    resume: Annotated[str | None, NoEffectOnResult, Resumable()]
     """Run directory to continue."""
-    force: Annotated[bool, Undecisive, Resumable()] = False
+    force: Annotated[bool, NoEffectOnResult, Resumable()] = False
     """Continue a run with another configuration, too."""
-    restart: Annotated[bool, Undecisive, Resumable()] = False
+    restart: Annotated[bool, NoEffectOnResult, Resumable()] = False
     """Begin a run again instead of continuing it; its files are kept in earlier-<n>."""
     pretrained: Annotated[str, Field(min_length=1)] | None = None
     """Weights to begin with, on the server's disk: encoder.safetensors, a model directory, others' in safetensors;
@@ -63,7 +63,7 @@ class RunConfig(Section):
     optimizer: Optimizer
     stream: Stream
     federation: Federation
-    device: Annotated[Machine, Undecisive]
+    device: Annotated[Machine, NoEffectOnResult]
     trace: Trace | None
     subset: Part
     dataset: Component
@@ -81,20 +81,20 @@ class RunConfig(Section):
     codec: Component
     """How a device's upload is encoded."""
     evaluation: Component
-    """How the server judges the encoder."""
-    tracking: Annotated[Component, Undecisive, Resumable()]
+    """How the server evaluates the encoder."""
+    tracking: Annotated[Component, NoEffectOnResult, Resumable()]
     """Where metrics go beside metrics.jsonl."""
-    choices: Annotated[dict[str, str], Undecisive]
+    choices: Annotated[dict[str, str], NoEffectOnResult]
     """Name of the yaml chosen for each group."""
-    overrides: Annotated[list[str], Undecisive, Resumable()]
+    overrides: Annotated[list[str], NoEffectOnResult, Resumable()]
     """What the user typed."""
-    version: Annotated[str, Undecisive, Resumable()]
+    version: Annotated[str, NoEffectOnResult, Resumable()]
     """Of the code that composed this."""
 
     @classmethod
-    def undecisive(cls) -> set[str]:
+    def no_effect_on_result(cls) -> set[str]:
         """Keys that do not decide a result."""
-        return {name for name, field in cls.model_fields.items() if Undecisive in field.metadata}
+        return {name for name, field in cls.model_fields.items() if NoEffectOnResult in field.metadata}
 
     @classmethod
     def resumable(cls) -> set[str]:

@@ -74,7 +74,7 @@ def decode(file: str | Path | BinaryIO, size: int | Size, max_pixels: int = MAX_
 def _opened(stream: BinaryIO, formats: tuple[str, ...]) -> Picture:
     try:
         return Image.open(stream, formats=formats)
-    except UnidentifiedImageError as error:  # it names the stream, and that tells nobody anything
+    except UnidentifiedImageError as error:  # it names the stream, which means nothing to a user
         raise ValueError(f"not an image in one of the formats {', '.join(FORMATS)}") from error
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-PATIENCE = 2.0
+BAR_DELAY_S = 2.0
 """Seconds without a bar: what is done by then needs none."""
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def watched(items: Sequence[T], what: str) -> Iterator[T]:
         for item in items:
             yield item
             bar.advance(task)
-            if not bar.live.is_started and monotonic() - began > PATIENCE:
+            if not bar.live.is_started and monotonic() - began > BAR_DELAY_S:
                 bar.start()
     finally:
         bar.stop()

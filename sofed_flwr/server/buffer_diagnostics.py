@@ -1,4 +1,4 @@
-"""What the buffers of simulated devices hold, for whoever asks why one policy learns more than another.
+"""What the buffers of simulated devices hold, to explain why one policy learns more than another.
 
 In a simulation the devices' states lie beside the server's, and so do the labels. So the server looks: no device and no
 policy ever sees a label, and nothing is sent that a real device would not send. A fleet's devices keep their states to

@@ -1,4 +1,4 @@
-"""`sofed evaluate` judges an encoder on the images and at the size of its training, or says that it does not."""
+"""`sofed evaluate` evaluates an encoder on the images and at the size of its training, or says that it does not."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +54,7 @@ def of_folder(images: Path, size: int) -> list[str]:
     return ["buffer=8", "stream.stc=2", "dataset=folder", f"dataset.path={images}", f"dataset.size={size}"]
 
 
-def test_the_data_of_training_is_what_an_encoder_is_judged_on(smoke: Smoke) -> None:
+def test_the_data_of_training_is_what_an_encoder_is_evaluated_on(smoke: Smoke) -> None:
     """By the run directory, and by the file alone."""
     file = finished(smoke("dataset.seed=7"))
     data, values, remarks = evaluate(file, QUICK)
@@ -85,7 +85,7 @@ def test_a_file_tells_no_path(smoke: Smoke, images: Path) -> None:
     assert "16 x 16" in evaluate(file, [*QUICK, f"dataset.path={images}"]).data
 
 
-def test_an_older_file_is_judged_and_what_it_does_not_say_is_said(smoke: Smoke) -> None:
+def test_an_older_file_is_evaluated_and_what_it_does_not_say_is_said(smoke: Smoke) -> None:
     file = alone(rewritten(finished(smoke()), data=None, image_size=None))
     data, _, remarks = evaluate(file, [*QUICK, "subset.train=100", "subset.test=50"])
     assert data.startswith("dataset=shapes")
@@ -143,9 +143,9 @@ def test_nothing_is_downloaded_because_a_file_says_so(smoke: Smoke, tmp_path: Pa
     foreign = compose(["dataset=cifar10", f"dataset.root={tmp_path / 'root'}"])
     beside = smoke().model_copy(update={"dataset": foreign.dataset, "choices": foreign.choices})
     (file.parent / "config.yaml").write_text(beside.to_yaml())
-    for judged in (file, alone(file)):
+    for evaluated in (file, alone(file)):
         with pytest.raises(ConfigError, match=r"dataset\.download is false"):
-            evaluate(judged, QUICK)
+            evaluate(evaluated, QUICK)
     assert not (tmp_path / "root").exists()
 
 
@@ -153,7 +153,7 @@ def test_a_fleet_without_images_on_the_server_says_the_size_of_its_devices(smoke
     assert trained_on(smoke("evaluation=none", "stream.image_size=64"))["image_size"] == [64, 64]
 
 
-def test_the_command_says_what_it_judged_and_brackets_in_a_path_are_no_markup(
+def test_the_command_says_what_it_evaluated_and_brackets_in_a_path_are_no_markup(
     smoke: Smoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = finished(smoke()).parent.rename(tmp_path / "a[red]b[x]c") / "encoder.safetensors"

@@ -21,23 +21,25 @@ def test_wilson_by_hand() -> None:
 
 def test_figures_by_hand_and_by_scikit_learn() -> None:
     """Of four ants two are taken for bees; of two bees and of two cats one each for an ant."""
-    judged = assess(CLASSES, TRUE, PREDICTED)
-    assert judged.confusion.tolist() == [[2, 2, 0], [1, 1, 0], [1, 0, 1]] == confusion_matrix(TRUE, PREDICTED).tolist()
-    assert (judged.images, judged.correct, judged.accuracy, judged.folds) == (8, 4, 50, ())
-    assert judged.majority == ("ant", 50)
-    precision, recall = precision_and_recall(judged.confusion)
+    evaluated = assess(CLASSES, TRUE, PREDICTED)
+    assert (
+        evaluated.confusion.tolist() == [[2, 2, 0], [1, 1, 0], [1, 0, 1]] == confusion_matrix(TRUE, PREDICTED).tolist()
+    )
+    assert (evaluated.images, evaluated.correct, evaluated.accuracy, evaluated.folds) == (8, 4, 50, ())
+    assert evaluated.majority == ("ant", 50)
+    precision, recall = precision_and_recall(evaluated.confusion)
     assert precision.tolist() == pytest.approx([50, 100 / 3, 100])
     assert recall.tolist() == pytest.approx([50, 50, 50])
     sklearn = precision_recall_fscore_support(TRUE, PREDICTED)
     assert np.allclose([precision, recall], 100 * np.array(sklearn[:2]))
-    assert most_confused(judged.confusion, 2) == [(0, 1, 2), (1, 0, 1)]
+    assert most_confused(evaluated.confusion, 2) == [(0, 1, 2), (1, 0, 1)]
 
 
 def test_only_images_in_folds_count() -> None:
     """Fold {0, 2}: one of two; fold {4, 6, 7}: two of three; the other three images were never held out."""
-    judged = assess(CLASSES, TRUE, PREDICTED, [np.array([0, 2]), np.array([4, 6, 7])])
-    assert judged.folds == pytest.approx((50, 200 / 3))
-    assert (judged.correct, judged.images) == (3, 5)
+    evaluated = assess(CLASSES, TRUE, PREDICTED, [np.array([0, 2]), np.array([4, 6, 7])])
+    assert evaluated.folds == pytest.approx((50, 200 / 3))
+    assert (evaluated.correct, evaluated.images) == (3, 5)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +53,13 @@ def test_chance_is_the_share_of_the_largest_class(correct: int, better: bool) ->
 
 
 def test_a_class_never_predicted_has_no_precision_and_many_classes_are_shown_as_pairs() -> None:
-    judged = assess(CLASSES, TRUE, np.zeros(8, int))
-    assert per_class(judged)[1][1:] == [["ant", "4", "50.0", "100.0"], ["bee", "2", "", "0.0"], ["cat", "2", "", "0.0"]]
-    assert confusion(judged)[1] == [
+    evaluated = assess(CLASSES, TRUE, np.zeros(8, int))
+    assert per_class(evaluated)[1][1:] == [
+        ["ant", "4", "50.0", "100.0"],
+        ["bee", "2", "", "0.0"],
+        ["cat", "2", "", "0.0"],
+    ]
+    assert confusion(evaluated)[1] == [
         ["", "0", "1", "2"],
         ["ant 0", "4", ".", "."],
         ["bee 1", "2", ".", "."],

@@ -83,7 +83,7 @@ def test_from_a_dataset_to_a_classifier_that_is_as_good_as_was_said(encoder: Pat
     test = Shapes(train=300, test=100, seed=0).load().test
     right = model.probabilities(torch.from_numpy(test.images)).argmax(dim=1).numpy() == test.labels
     assert model.facts["accuracy"] == pytest.approx(100 * right.mean())
-    assert model.facts["judged_by"] == "test images"
+    assert model.facts["evaluated_by"] == "test images"
     assert f"{100 * right.mean():.1f}" in first.stdout
     for shown in ("95 % interval", "cross-validation", "rows: class, columns: predicted", "recall (%)", "saltire"):
         assert shown in first.stdout
@@ -97,7 +97,7 @@ def test_from_folders_beside_a_run_and_once_more_from_the_model(encoder: Path, t
     done = called(encoder.parent, tmp_path / "photos", "--out", tmp_path / "model")
     assert done.exit_code == 0, done.output
     assert "1 unreadable images left out, the first is kind 0/bad.png" in done.stdout
-    assert load_classifier(tmp_path / "model").facts["judged_by"] == "cross-validation"
+    assert load_classifier(tmp_path / "model").facts["evaluated_by"] == "cross-validation"
     assert str(tmp_path) not in (tmp_path / "model" / "config.json").read_text(), "a model that is given away"
     again = called(tmp_path / "model", tmp_path / "photos", "--out", tmp_path / "model", "--fraction", "0.5")
     assert again.exit_code == 0, again.output
@@ -208,7 +208,7 @@ def test_fine_tuning_is_kept_where_held_out_labels_are_better_and_test_images_ch
     shuffled = LabeledImages(test.images, np.random.default_rng(0).permutation(test.labels))
     encoder = encoder_of()
     with untouched(encoder.backbone):
-        found, other = (fitted(labels_of(train, judge), True, encoder=encoder) for judge in (test, shuffled))
+        found, other = (fitted(labels_of(train, evaluate), True, encoder=encoder) for evaluate in (test, shuffled))
     frozen, tuned = found.candidates
     assert (frozen.name, tuned.name, found.kept) == (FROZEN, FINE_TUNED, tuned)
     assert tuned.validation is not None

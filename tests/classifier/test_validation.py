@@ -96,10 +96,10 @@ def test_l2_is_chosen_from_five_labels_per_class_on() -> None:
     assert chosen([5, 30, 30], distance=0.0) == max(GRID)
 
 
-def test_an_image_that_was_never_held_out_is_not_judged() -> None:
+def test_an_image_that_was_never_held_out_is_not_evaluated() -> None:
     features = blobs([5, 1, 5], distance=1.0)
     found = cross_validate(features, 3, deal_folds(features.labels.numpy(), seed=0), [1.0], unwatched)[1.0]
-    assert found.judged.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert found.evaluated.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
     assert bool(found.logits[5].isnan().all())
     assert np.isfinite(found.loss(features.labels))
 

@@ -44,7 +44,7 @@ from tests.support.models import classifier_of, encoder_of
 SECONDS = 1.2
 """Of a kind, 30 s in all, in every test run; a soak takes fifty times as long, from a seed of its own."""
 FEWEST = 2
-PATIENCE = 120
+LONGEST_S = 120
 """Seconds until a command is taken to hang; a busy machine needs some."""
 SMALL = ["clients=2", "buffer=4", "rounds=1", "encoder.width=4"]
 
@@ -55,7 +55,7 @@ Words = Callable[[Path], list[str]]
 
 @dataclass(frozen=True)
 class Kind:
-    """A file below the folder of valid ones, the command that reads it, and how an enemy would edit it."""
+    """A file below the folder of valid ones, the command that reads it, and how an attacker would edit it."""
 
     file: str
     command: Words
@@ -178,11 +178,11 @@ def _only_the_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class Hangs(BaseException):  # no command may catch it
-    """A command took longer than its patience."""
+    """A command took too long."""
 
 
 @contextmanager
-def patience(seconds: int) -> Iterator[None]:
+def at_most(seconds: int) -> Iterator[None]:
     def ring(number: int, frame: FrameType | None) -> None:
         raise Hangs
 
@@ -195,10 +195,10 @@ def patience(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def fault_of(command: typer.Typer, words: Sequence[str], seconds: int = PATIENCE) -> str | None:
+def fault_of(command: typer.Typer, words: Sequence[str], seconds: int = LONGEST_S) -> str | None:
     """What is wrong with the way a command ends, or None."""
     try:
-        with patience(seconds):
+        with at_most(seconds):
             result = CliRunner().invoke(command, list(words))
     except Hangs:
         return f"still running after {seconds} s"

@@ -324,7 +324,7 @@ def test_unlabeled_images_train_an_encoder_and_have_no_accuracy(
     assert f"trained without labels │ {summary['loss']:.2f} │" in table
 
 
-def test_class_folders_train_and_are_judged(tmp_path: Path) -> None:
+def test_class_folders_train_and_are_evaluated(tmp_path: Path) -> None:
     for number in range(40):
         save_image(tmp_path / "images" / "ab"[number % 2] / f"{number}.png", 6 * number)
     summary, table = trained(tmp_path)

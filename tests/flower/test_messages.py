@@ -126,7 +126,7 @@ def test_the_names_in_a_large_model_have_a_bound_of_their_own(names: list[str]) 
 
 
 def test_no_byte_of_the_head_can_be_changed_into_a_crash() -> None:
-    """What still decodes is for the gate to judge."""
+    """What still decodes is for the gate to evaluate."""
     refused = 0
     for position in range(len(head_of(HONEST))):
         for value in b"\x00-9[\xff":

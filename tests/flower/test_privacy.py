@@ -180,12 +180,6 @@ def failing(error: Exception) -> ClientApp:
     return app
 
 
-def test_flower_would_send_the_whole_message_of_an_exception() -> None:
-    """`run_clientapp`: reason = str(type(ex)) + ":<'" + str(ex) + "'>"; so what is raised is what leaves."""
-    error = FileNotFoundError(2, "No such file or directory", "/home/ada/holiday.jpg")
-    assert "/home/ada/holiday.jpg" in str(type(error)) + ":<'" + str(error) + "'>"
-
-
 @pytest.mark.parametrize(
     "error",
     [

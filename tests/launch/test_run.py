@@ -1,4 +1,4 @@
-"""A run is judged by what it left behind, not by what Flower says of it."""
+"""A run is evaluated by what it left behind, not by what Flower says of it."""
 
 import os
 import shutil

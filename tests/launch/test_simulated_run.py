@@ -116,9 +116,9 @@ def check_summary(encoder: Path, config: RunConfig) -> None:
     summary = json.loads((encoder.parent / "summary.json").read_text())
     shared_bytes = 4 * sum(tensor.numel() for tensor in build_method(config).shared_state().values())
     assert shared_bytes <= summary["bytes_up_per_client_round"] <= 1.5 * shared_bytes
-    judged = CliRunner().invoke(app, ["evaluate", str(encoder), *SMOKE])
-    assert judged.exit_code == 0, judged.stderr
-    assert f"{summary['knn']:.2f}" in judged.stdout
+    evaluated = CliRunner().invoke(app, ["evaluate", str(encoder), *SMOKE])
+    assert evaluated.exit_code == 0, evaluated.stderr
+    assert f"{summary['knn']:.2f}" in evaluated.stdout
 
 
 @pytest.mark.flower

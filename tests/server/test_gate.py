@@ -1,5 +1,6 @@
 """A bad reply is dropped alone and by name; the rest is a plain mean."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -29,7 +30,7 @@ def without(name: str) -> State:
     return {key: tensor for key, tensor in update(0).shared.items() if key != name}
 
 
-def judge(updates: Sequence[Update], bounded: bool = False) -> Verdict:
+def check(updates: Sequence[Update], bounded: bool = False) -> Verdict:
     return Gate(10.0, None, bounded, directed=False).check(updates, GLOBAL, 7)
 
 
@@ -62,11 +63,10 @@ MALFORMED = {
 @pytest.mark.parametrize("kind", MALFORMED)
 def test_a_malformed_reply_drops_only_itself(kind: str, bounded: bool) -> None:
     bad, reason = MALFORMED[kind]
-    verdict = judge([update(2), bad, update(1)], bounded)
+    verdict = check([update(2), bad, update(1)], bounded)
     assert [good.device for good in verdict.accepted] == [1, 2]
     assert (list(verdict.dropped), verdict.sound) == ([0], 2)
-    with pytest.raises(ValueError, match=reason):
-        raise ValueError(verdict.dropped[0])
+    assert re.search(reason, verdict.dropped[0])
 
 
 # statistics
@@ -76,7 +76,7 @@ def test_statistics_of_a_round_that_changed_much_pass_as_they_are() -> None:
     """Constant channels have the variance 0; the measured extremes of honest devices are in `batch_norm.py`."""
     wide = update(0, bn__running_var=torch.tensor([0.0, 7.0]), bn__running_mean=torch.tensor([2.5, -3.0]))
     crowd = [wide, *(update(k, bn__running_var=torch.tensor([0.05, 1.0])) for k in range(1, 5))]
-    verdict = judge(crowd)
+    verdict = check(crowd)
     assert not verdict.dropped
     assert all(same(accepted.shared, given.shared) for accepted, given in zip(verdict.accepted, crowd, strict=True))
 
@@ -100,12 +100,12 @@ def test_statistics_are_limited_by_what_the_others_measured() -> None:
         update(k, bn__running_var=torch.tensor([1.0, 4.0]), bn__running_mean=torch.tensor([0.0, 1.0])) for k in (1, 2)
     ]
     odd = update(0, bn__running_var=torch.tensor([196.0, 4.0]), bn__running_mean=torch.tensor([-18.0, 25.0]))
-    first, second, third = (u.shared for u in judge([odd, *others]).accepted)
+    first, second, third = (u.shared for u in check([odd, *others]).accepted)
     assert first["bn.running_var"].tolist() == [98.0, 2.0]
     assert first["bn.running_mean"].tolist() == pytest.approx([-18 * 2.5 / 45**0.5, 1 + 24 * 2.5 / 45**0.5])
     assert same(second, others[0].shared)
     assert same(third, others[1].shared)
-    kept = judge([odd, *others], bounded=True).accepted[0].shared
+    kept = check([odd, *others], bounded=True).accepted[0].shared
     assert same(kept, odd.shared), "a private round: nobody's part depends on another's data"
 
 
@@ -128,19 +128,19 @@ def test_one_device_of_five_cannot_lift_a_variance_round_after_round() -> None:
 
 def test_a_reply_a_million_times_too_long_is_dropped_among_two_or_more() -> None:
     crowd = [update(0, 1.0), update(1, 1.2), update(2, 1e6)]
-    verdict = judge(crowd)
+    verdict = check(crowd)
     assert [good.device for good in verdict.accepted] == [0, 1]
     assert "over 10 times the median" in verdict.dropped[2]
-    assert list(judge(crowd[1:]).dropped) == [2]
-    assert judge(crowd[2:]).dropped == {}, "alone in the first round nothing is known"
+    assert list(check(crowd[1:]).dropped) == [2]
+    assert check(crowd[2:]).dropped == {}, "alone in the first round nothing is known"
 
 
 def test_finite_values_whose_squares_are_not_are_an_outlier_and_no_excuse() -> None:
     crowd = [update(0, 1.0), update(1, 1.2), update(2, 1e30)]
-    verdict = judge(crowd)
+    verdict = check(crowd)
     assert [good.device for good in verdict.accepted] == [0, 1]
     assert verdict.dropped[2].startswith("moved the model by inf, over 10 times the median")
-    assert list(judge(crowd[2:]).dropped) == [2]
+    assert list(check(crowd[2:]).dropped) == [2]
 
 
 def along(gate: Gate, *steps: float) -> Verdict:
@@ -271,7 +271,7 @@ def test_fedavg_is_the_mean_by_hand_and_keeps_dtypes() -> None:
     assert (mean["h"].dtype, float(mean["h"])) == (torch.float16, float(torch.tensor(1 / 3).half()))
 
 
-def test_an_aggregate_that_is_no_model_is_told_by_its_tensor() -> None:
+def test_an_aggregate_that_is_no_model_is_named_by_its_tensor() -> None:
     assert unusable(GLOBAL) is None
     assert unusable(GLOBAL | {"w": torch.tensor([torch.inf])}) == "w holds a value that is not finite"
     assert (

@@ -170,7 +170,7 @@ def torn(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-def rotten(path: Path) -> None:
+def damaged(path: Path) -> None:
     own(path)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -186,7 +186,7 @@ def rotten(path: Path) -> None:
         (lambda path: path.write_bytes(pickle.dumps({})), "is not a safetensors file; pickled weights"),
         (lambda path: path.write_bytes(b""), "is not a safetensors file"),
         (torn, "is a damaged safetensors file"),
-        (rotten, "is damaged (its checksum does not match)"),
+        (damaged, "is damaged (its checksum does not match)"),
         (lambda path: path.symlink_to("/dev/zero"), "expected a plain file"),
         (
             lambda path: safetensors.torch.save_file({"conv1.weight": torch.ones(4, 3, 7, 7)}, path),

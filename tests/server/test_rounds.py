@@ -142,8 +142,8 @@ def test_what_the_labels_say_changes_nothing_once_the_order_is_fixed(
     shared = assembly.build_method(config).shared_state()
     truth = build_device(config, "run", 0).train_round(1, shared)
     split = assembly.build_dataset(config)
-    lies = Split(LabeledImages(split.train.images, np.zeros_like(labels)), split.test)
-    monkeypatch.setattr(assembly, "build_dataset", lambda *_, **__: lies)
+    wrong_labels = Split(LabeledImages(split.train.images, np.zeros_like(labels)), split.test)
+    monkeypatch.setattr(assembly, "build_dataset", lambda *_, **__: wrong_labels)
     again = build_device(smoke(out="other"), "run", 0).train_round(1, shared)
     assert same(again.shared, truth.shared)
 
@@ -172,7 +172,7 @@ def test_counters_by_hand(smoke: Smoke) -> None:
     }
 
 
-def test_without_enough_good_replies_the_global_model_stays_and_patience_ends(smoke: Smoke) -> None:
+def test_without_enough_good_replies_the_global_model_stays_and_max_failed_rounds_end_the_run(smoke: Smoke) -> None:
     config = smoke("federation.quorum=2", "federation.max_failed_rounds=2")
     server = build_server(config)
     before = {name: tensor.clone() for name, tensor in server.shared.items()}

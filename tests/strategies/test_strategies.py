@@ -1,4 +1,4 @@
-"""Flower's strategies behind our gate: numbers by hand, liars, counters and statistics."""
+"""Flower's strategies behind our gate: numbers by hand, malicious clients, counters and statistics."""
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_the_fewest_of_a_trimmed_mean_are_the_fewest_of_which_one_is_trimmed(tri
 
 
 LINE = ([0.0, 0.0], [1.0, 0.0], [3.0, 0.0], [7.0, 0.0], [90.0, 90.0])
-"""One liar and four on a line; with f = 1 two neighbours count. Squared: 1+9=10, 1+4=5, 4+9=13, 16+36=52, many."""
+"""One malicious client, four on a line; with f = 1 two neighbours count. Squared: 1+9=10, 1+4=5, 4+9=13, 16+36=52, many."""
 
 
 def test_krum_takes_the_device_with_the_nearest_neighbours_whole() -> None:
@@ -119,7 +119,7 @@ def test_bulyan_equals_a_naive_loop() -> None:
     np.testing.assert_allclose(found.numpy(), naive_bulyan(vectors, f=1), rtol=1e-6)
 
 
-# liars
+# malicious clients
 
 
 HONEST = [[1.0, -1.0], [1.1, -0.9], [0.9, -1.1], [1.0, -0.9], [1.1, -1.0], [0.9, -1.0]]
@@ -134,7 +134,7 @@ GUARDS = {
 
 @pytest.mark.parametrize("name", GUARDS)
 @pytest.mark.parametrize("place", [0, 3, 6])
-def test_a_liar_among_six_honest_devices_is_nobody(name: str, place: int) -> None:
+def test_a_malicious_client_among_six_honest_devices_has_no_effect(name: str, place: int) -> None:
     crowd = [*HONEST[:place], [-50.0, 80.0], *HONEST[place:]]
     assert max(map(abs, result(fedavg(), *crowd))) > 5
     found = result(GUARDS[name], *crowd)

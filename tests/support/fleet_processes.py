@@ -14,7 +14,7 @@ import psutil
 
 from sofed_flwr.fleet.provision.site import Command
 
-PATIENCE = 240.0
+LONGEST_S = 240.0
 """Bound of every wait; CI's machine may be busy."""
 
 
@@ -23,7 +23,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(event: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+def wait_for(event: Callable[[], Any], what: str, seconds: float = LONGEST_S) -> Any:
     end = time.monotonic() + seconds
     while not (value := event()):
         assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
@@ -51,7 +51,7 @@ def _kill(process: psutil.Process) -> None:
         process.kill()
 
 
-def ending(run: "subprocess.Popen[str]", seconds: float = PATIENCE) -> tuple[int, str]:
+def ending(run: "subprocess.Popen[str]", seconds: float = LONGEST_S) -> tuple[int, str]:
     """How a command ended: exit code and what it said."""
     _, error = run.communicate(timeout=seconds)
     return run.returncode, error

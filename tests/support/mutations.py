@@ -1,4 +1,4 @@
-"""Damage to files, decided by a seed: bytes as a failing disk leaves them, and structure as an enemy writes it."""
+"""Damage to files, decided by a seed: bytes as a failing disk leaves them, and structure as an attacker writes it."""
 
 import io
 import json

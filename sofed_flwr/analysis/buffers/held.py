@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def unwatched(items: Sequence[Any], what: str) -> Sequence[Any]:
-    """For those to whom nobody looks."""
+    """Without a progress bar."""
     return items
 
 

@@ -35,7 +35,7 @@ STYLE: dict[Any, Any] = {
 WIDTH, HEIGHT = 5.6, 3.1  # inches of a panel
 LEGEND_LINE = 0.21  # inches
 LEGEND_WIDTH = 58  # characters
-ABREAST = 3  # panels of a figure side by side
+PANELS_PER_ROW = 3  # panels of a figure side by side
 
 
 def chart(panel: Panel) -> str:
@@ -49,15 +49,15 @@ def chart(panel: Panel) -> str:
 
 def figure(title: str, panels: Sequence[Panel]) -> str:
     """Panels in rows under one title; panels that would explain the same names share one legend."""
-    abreast = min(ABREAST, max(1, len(panels)))
-    down = max(1, math.ceil(len(panels) / abreast))
+    columns = min(PANELS_PER_ROW, max(1, len(panels)))
+    down = max(1, math.ceil(len(panels) / columns))
     with matplotlib.rc_context(STYLE):
-        whole = Figure(figsize=(WIDTH * 0.9 * abreast, HEIGHT * down + 0.5), layout="constrained")
+        whole = Figure(figsize=(WIDTH * 0.9 * columns, HEIGHT * down + 0.5), layout="constrained")
         whole.suptitle(title)
         legend: Legend = {}
         for number, panel in enumerate(panels, start=1):
-            legend |= _draw(panel, whole.add_subplot(down, abreast, number))
-        _explain(whole, legend, 2 * abreast)
+            legend |= _draw(panel, whole.add_subplot(down, columns, number))
+        _explain(whole, legend, 2 * columns)
         return _svg(whole, title)
 
 

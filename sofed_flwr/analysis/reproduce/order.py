@@ -38,7 +38,7 @@ class Order:
     @property
     def stem(self) -> str:
         """Name of its result files; other settings are another table."""
-        left_out = RunConfig.undecisive()
+        left_out = RunConfig.no_effect_on_result()
         decisive = [text for text in merged(self.more, []) if re.split(r"[.=]", text, maxsplit=1)[0] not in left_out]
         return "_".join([self.table.name, self.scale, *([_file_name(sorted(decisive))] if decisive else [])])
 

@@ -42,5 +42,5 @@ def _fingerprint(config: RunConfig) -> str:
     """Of what decides the result. A key that came later has a default in the schema, and counts once it is used."""
     fields = RunConfig.model_fields.items()
     unused = {name for name, field in fields if not field.is_required() and getattr(config, name) == field.default}
-    content = config.model_dump(exclude=RunConfig.undecisive() | unused)
+    content = config.model_dump(exclude=RunConfig.no_effect_on_result() | unused)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
