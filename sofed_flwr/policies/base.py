@@ -5,12 +5,15 @@ or the configuration. Whatever it has to remember of an entry it hands back as a
 stored, damaged and dropped together with the entry, like its score.
 """
 
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from sofed_flwr.core.records import Pool, Selection
+
+WeakView = Literal["flip", "crop", "gray", "jitter"]
+"""The view that an image is compared with (`views/weak.py`)."""
 
 
 class Scorer(Protocol):

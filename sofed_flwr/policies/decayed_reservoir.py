@@ -6,7 +6,7 @@ weight is exp(β z) for an image whose score (eq. 3) is z standard deviations ab
 factor of e every `horizon` iterations. All keys fall alike, so none has to change: a key counts from the arrival.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sofed_flwr.core.records import Pool, Selection
 from sofed_flwr.policies.arrival import ARRIVAL, arrivals
-from sofed_flwr.policies.base import ModelFree, Scorer, ranked_lowest_if_not_finite
+from sofed_flwr.policies.base import ModelFree, Scorer, WeakView, ranked_lowest_if_not_finite
 
 KEY = "key"
 LARGEST_Z = 2.0
@@ -28,7 +28,7 @@ class DecayedReservoir(ModelFree):
 
     beta: Annotated[float, Field(ge=0, le=100)]
     horizon: Annotated[float, Field(gt=0)]
-    weak_view: Literal["flip", "crop", "gray", "jitter"]
+    weak_view: WeakView
 
     def select(self, pool: Pool, capacity: int, scorer: Scorer, generator: torch.Generator) -> Selection:
         """Draw keys for what has none, keep the largest."""

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from sofed_flwr.core.records import Pool, Selection
-from sofed_flwr.policies.base import Scorer, ranked_lowest_if_not_finite
+from sofed_flwr.policies.base import Scorer, WeakView, ranked_lowest_if_not_finite
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Importance:
     """
 
     lazy_interval: Annotated[int, Field(ge=1)] | None
-    weak_view: Literal["flip", "crop", "gray", "jitter"]
+    weak_view: WeakView
     on_global: Literal["keep", "rescore"]
     max_age: Annotated[int, Field(ge=1)] | None = None
 

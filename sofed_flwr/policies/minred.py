@@ -6,7 +6,6 @@ computes the score and are noted with the image, so only the new segment passes 
 """
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sofed_flwr.core.records import Pool, Selection
-from sofed_flwr.policies.base import ModelFree, Scorer, ranked_lowest_if_not_finite
+from sofed_flwr.policies.base import ModelFree, Scorer, WeakView, ranked_lowest_if_not_finite
 
 FEATURES = "features"
 
@@ -23,7 +22,7 @@ FEATURES = "features"
 class MinRed(ModelFree):
     """Cosine similarity of backbone features as they were on arrival."""
 
-    weak_view: Literal["flip", "crop", "gray", "jitter"]
+    weak_view: WeakView
 
     def select(self, pool: Pool, capacity: int, scorer: Scorer, generator: torch.Generator) -> Selection:
         """Score what is new, then drop one of the closest pair until the rest fits."""

@@ -9,7 +9,7 @@ Entries compete only with their contemporaries, so the score of their arrival su
 new global model changes no decision.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from sofed_flwr.core.records import Pool, Selection
 from sofed_flwr.policies.arrival import ARRIVAL, arrivals, equal_shares
-from sofed_flwr.policies.base import ModelFree, Scorer, ranked_lowest_if_not_finite
+from sofed_flwr.policies.base import ModelFree, Scorer, WeakView, ranked_lowest_if_not_finite
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Strata(ModelFree):
 
     segments: Annotated[int, Field(ge=1)]
     strata: Annotated[int, Field(ge=1)]
-    weak_view: Literal["flip", "crop", "gray", "jitter"]
+    weak_view: WeakView
 
     def select(self, pool: Pool, capacity: int, scorer: Scorer, generator: torch.Generator) -> Selection:
         """Score what is new, then let the strata take turns."""

@@ -17,6 +17,7 @@ from sofed_flwr.fleet.doctor.apps import check_apps
 from sofed_flwr.fleet.provision.build import provision
 from sofed_flwr.fleet.provision.site import Site
 from sofed_flwr.launch.app_bundle import app_directory
+from tests.support.fleet_processes import superlink_command, supernode_command
 
 PROGRAMS = Path(sys.executable).parent
 SOURCES = {".py", ".toml", ".yaml"}
@@ -65,8 +66,8 @@ def test_a_start_removes_the_copies(bundle: bytes, site: Site, tmp_path: Path) -
     stub(tmp_path / "bin", "flower-supernode", "")
     stub(tmp_path / "bin", "python", f'case "$*" in *superlink*) exit 0 ;; esac; exec "{PROGRAMS}/python" "$@"')
     commands = {
-        site.server / "flower": site.superlink_command(),
-        tmp_path / "state" / "flower": site.supernode_command(0, source=tmp_path, state=tmp_path / "state"),
+        site.server / "flower": superlink_command(site),
+        tmp_path / "state" / "flower": supernode_command(site, 0, source=tmp_path, state=tmp_path / "state"),
     }
     for home, command in commands.items():
         tear(install(bundle, home))
@@ -78,7 +79,7 @@ def test_a_start_removes_the_copies(bundle: bytes, site: Site, tmp_path: Path) -
 def test_a_devices_owner_adds_node_config_in_its_settings(site: Site, tmp_path: Path) -> None:
     stub(tmp_path / "bin", "flower-supernode", 'printf "%s\\n" "$@"')
     stub(tmp_path / "bin", "python", f'exec "{PROGRAMS}/python" "$@"')
-    node = site.supernode_command(0, source=Path("/my spool"), state=tmp_path / "state")
+    node = supernode_command(site, 0, source=Path("/my spool"), state=tmp_path / "state")
     more = {"SOFED_BIN": str(tmp_path / "bin"), "SOFED_THREADS": "1", "SOFED_NODE_CONFIG": "key=5 text='a b'"}
     said = subprocess.run(node.arguments, env=node.environment | more, check=True, capture_output=True, text=True)
     words = said.stdout.splitlines()
@@ -95,7 +96,7 @@ def test_a_devices_owner_adds_node_config_in_its_settings(site: Site, tmp_path: 
 def test_a_second_start_leaves_the_first_ones_copies_alone(bundle: bytes, site: Site, tmp_path: Path) -> None:
     stub(tmp_path / "bin", "flower-supernode", "echo up; exec sleep 60")
     stub(tmp_path / "bin", "python", f'exec "{PROGRAMS}/python" "$@"')
-    node = site.supernode_command(0, source=tmp_path, state=tmp_path / "state")
+    node = supernode_command(site, 0, source=tmp_path, state=tmp_path / "state")
     environment = node.environment | {"SOFED_BIN": str(tmp_path / "bin")}
     with subprocess.Popen(node.arguments, env=environment, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None

@@ -15,6 +15,7 @@ from sofed_flwr.fleet.provision import certificates, certify
 from sofed_flwr.fleet.provision.build import provision
 from sofed_flwr.fleet.provision.site import Command, Site
 from tests.fleet.test_provision import contents, strict_handshake
+from tests.support.fleet_processes import superlink_command, supernode_command
 
 TEN_YEARS = timedelta(days=3650)
 Damage = Callable[[Path], object]
@@ -77,7 +78,7 @@ def test_a_torn_certificate_is_mended_from_the_same_keys(site: Site, name: str, 
 @pytest.mark.parametrize("name", ["ca.crt", "server.crt", "server.key"])
 def test_the_server_does_not_start_with_a_torn_file(site: Site, name: str, damage: str) -> None:
     TORN[damage](site.server / name)
-    result = run(site.superlink_command())
+    result = run(superlink_command(site))
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert f"server/{name}" in line
@@ -89,7 +90,7 @@ def test_the_server_does_not_start_with_a_torn_file(site: Site, name: str, damag
 @pytest.mark.parametrize("name", ["ca.crt", "key"])
 def test_a_device_does_not_start_with_a_torn_file(site: Site, tmp_path: Path, name: str, damage: str) -> None:
     TORN[damage](site.device(0) / name)
-    result = run(site.supernode_command(0, state=tmp_path / "state", source=tmp_path))
+    result = run(supernode_command(site, 0, state=tmp_path / "state", source=tmp_path))
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()
     assert f"device-0/{name}" in line
@@ -123,7 +124,7 @@ def test_a_new_key_after_a_torn_one_costs_the_devices_nothing(site: Site) -> Non
 @pytest.mark.parametrize("name", ["ca.crt", "server.crt", "server.key"])
 def test_a_file_of_another_site_is_told(site: Site, other: Site, name: str) -> None:
     (site.server / name).write_bytes((other.server / name).read_bytes())
-    assert run(site.superlink_command()).returncode == 2
+    assert run(superlink_command(site)).returncode == 2
     assert any("is not" in failure for failure in failures(site))
     if name == "server.key":
         (site.server / name).unlink()
@@ -137,7 +138,7 @@ def test_swapped_certificates_are_put_right(site: Site) -> None:
     authority, own = first.read_bytes(), second.read_bytes()
     first.write_bytes(own)
     second.write_bytes(authority)
-    assert "is not the certificate of an authority" in run(site.superlink_command()).stderr
+    assert "is not the certificate of an authority" in run(superlink_command(site)).stderr
     assert again(site).exit_code == 0
     assert first.read_bytes() == authority
     strict_handshake(site, "server.lan")
@@ -197,7 +198,7 @@ def test_a_start_with_an_expired_authority_fails_and_one_near_its_end_warns(site
         (true / name).chmod(0o755)
     for left, code, output in ((-3, 2, ""), (20, 0, "started\n"), (400, 0, "started\n")):
         age(site, timedelta(days=left))
-        for command in (site.superlink_command(), site.supernode_command(0, state=tmp_path / "s", source=tmp_path)):
+        for command in (superlink_command(site), supernode_command(site, 0, state=tmp_path / "s", source=tmp_path)):
             result = run(Command(command.arguments, command.environment | {"SOFED_BIN": str(true)}))
             assert (result.returncode, result.stdout) == (code, output)
             assert len(result.stderr.splitlines()) == (left < 30)
@@ -207,14 +208,14 @@ def test_names_that_devices_call_are_in_the_certificate(site: Site) -> None:
     """Its owner gave the server another name in sofed.env."""
     place = site.server / "sofed.env"
     place.write_text(place.read_text().replace("server.lan:9092", "renamed.lan:9092"))
-    assert "is not valid for renamed.lan" in run(site.superlink_command()).stderr
+    assert "is not valid for renamed.lan" in run(superlink_command(site)).stderr
     assert any("is not valid for renamed.lan" in failure for failure in failures(site))
     assert again(site).exit_code == 0
     strict_handshake(site, "renamed.lan")
 
 
 def test_a_server_that_nobody_calls_by_name_does_not_start(site: Site) -> None:
-    command = site.superlink_command()
+    command = superlink_command(site)
     result = run(Command(command.arguments, command.environment | {"SOFED_SUPERLINK": ""}))
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert "server/sofed.env lacks SOFED_SUPERLINK" in result.stderr
@@ -226,7 +227,7 @@ def test_a_server_that_nobody_calls_by_name_does_not_start(site: Site) -> None:
 def test_a_device_whose_spool_cannot_be_named_does_not_start(
     site: Site, tmp_path: Path, spool: str, reason: str
 ) -> None:
-    command = site.supernode_command(0, state=tmp_path / "state")
+    command = supernode_command(site, 0, state=tmp_path / "state")
     result = run(Command(command.arguments, command.environment | {"SOFED_SPOOL": spool}))
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert reason in result.stderr

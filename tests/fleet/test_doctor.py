@@ -20,6 +20,7 @@ from sofed_flwr.fleet.provision.certificates import server_certificate
 from sofed_flwr.fleet.provision.registration import register
 from sofed_flwr.fleet.provision.site import Site
 from tests.fleet.test_provision import free_ports, running, wait_until
+from tests.support.fleet_processes import superlink_command
 
 
 @pytest.fixture
@@ -230,7 +231,7 @@ def test_against_a_real_server_the_clock_is_measured_and_keys_are_found_missing(
     def off_by(seconds: float) -> Callable[[], datetime]:
         return lambda: datetime.now(UTC) + timedelta(seconds=seconds)
 
-    with running(site.superlink_command(), tmp_path / "log"):
+    with running(superlink_command(site), tmp_path / "log"):
         wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", control)) == 0, 60, tmp_path / "log")
         assert clock.check_against_server(address, authority).verdict == "ok"
         found = {seconds: clock.check_against_server(address, authority, off_by(seconds)) for seconds in (3600, -3600)}

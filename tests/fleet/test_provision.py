@@ -24,6 +24,7 @@ from sofed_flwr.fleet.provision.build import provision
 from sofed_flwr.fleet.provision.registration import register, statuses
 from sofed_flwr.fleet.provision.settings import read_settings
 from sofed_flwr.fleet.provision.site import Command, Site
+from tests.support.fleet_processes import superlink_command, supernode_command
 
 
 def contents(directory: Path) -> dict[str, tuple[int, int, bytes]]:
@@ -270,7 +271,7 @@ def test_registered_devices_come_online_and_strangers_are_turned_away(tmp_path: 
     other = provision(tmp_path / "other", ["127.0.0.1"], 1, **where)  # a good key that this server does not know
     shutil.copy(site.server / "ca.crt", other.device(0) / "ca.crt")
     nodes = [
-        owner.supernode_command(number, port=port, source=tmp_path / "spool", state=tmp_path / f"state-{port}")
+        supernode_command(owner, number, port=port, source=tmp_path / "spool", state=tmp_path / f"state-{port}")
         for owner, number, port in zip([site, site, other], [0, 1, 0], ports[:3], strict=True)
     ]
     programs = Path(sys.executable).parent  # a SuperNode starts others by their bare names
@@ -282,7 +283,7 @@ def test_registered_devices_come_online_and_strangers_are_turned_away(tmp_path: 
         def start(command: Command, name: str) -> subprocess.Popen[bytes]:
             return stack.enter_context(running(command, tmp_path / f"{name}.log"))
 
-        start(site.superlink_command(), "link")
+        start(superlink_command(site), "link")
         wait_until(lambda: socket.socket().connect_ex(("127.0.0.1", control)) == 0, 60, tmp_path / "link.log")
         said: list[str] = []
         register(site, said.append)

@@ -76,7 +76,7 @@ def test_the_fewest_of_a_trimmed_mean_are_the_fewest_of_which_one_is_trimmed(tri
 
 
 LINE = ([0.0, 0.0], [1.0, 0.0], [3.0, 0.0], [7.0, 0.0], [90.0, 90.0])
-"""One malicious client, four on a line; with f = 1 two neighbours count. Squared: 1+9=10, 1+4=5, 4+9=13, 16+36=52, many."""
+"""One malicious, four on a line; with f = 1 two neighbours count. Squared: 1+9=10, 1+4=5, 4+9=13, 16+36=52, many."""
 
 
 def test_krum_takes_the_device_with_the_nearest_neighbours_whole() -> None:

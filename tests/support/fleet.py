@@ -14,7 +14,16 @@ from sofed_flwr.fleet.provision.build import provision
 from sofed_flwr.fleet.provision.registration import register
 from sofed_flwr.storage.metrics_log import Row, read_rows
 from tests.support.fleet_device import LOG_TASKS, Node
-from tests.support.fleet_processes import Program, answer_to, end, free_port, listens, processes, wait_for
+from tests.support.fleet_processes import (
+    Program,
+    answer_to,
+    end,
+    free_port,
+    listens,
+    processes,
+    superlink_command,
+    wait_for,
+)
 
 
 class Fleet:
@@ -28,7 +37,7 @@ class Fleet:
         self.site = provision(folder / "site", ["localhost"], devices, **ports, bind="127.0.0.1", say=quiet)
         self.home = self.site.server / "flower"
         self.out = folder / "run"
-        self.superlink = Program(self.site.superlink_command(), folder / "superlink.log")
+        self.superlink = Program(superlink_command(self.site), folder / "superlink.log")
         habits = [LOG_TASKS] * (devices - 1) + [LOG_TASKS + hostile]
         self.nodes = [Node(self.site, k, folder, own) for k, own in enumerate(habits)]
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sofed_flwr.fleet.provision.site import Site
 from sofed_flwr.fleet.provision.units import RESTART_SECONDS
-from tests.support.fleet_processes import Program, end, free_port, processes
+from tests.support.fleet_processes import Program, end, free_port, processes, supernode_command
 
 LOG_TASKS = '''
 import sys
@@ -53,7 +53,7 @@ class Node:
         self.home = self.state / "flower"
         self.task_log = folder / f"tasks-{number}"
         self.spool.mkdir(parents=True)
-        command = site.supernode_command(number, source=self.spool, state=self.state, port=free_port())
+        command = supernode_command(site, number, source=self.spool, state=self.state, port=free_port())
         code = _sitecustomize(folder / f"habits-{number}", habits)
         environment = {
             "SOFED_THREADS": "1",  # several devices on one machine must not each take all of its cores

@@ -1,6 +1,11 @@
-"""Processes of a federation on loopback: started from shipped scripts, found again by their FLWR_HOME, ended by pid."""
+"""Processes of a federation on loopback: started from shipped scripts, found again by their FLWR_HOME, ended by pid.
+
+Commands are the shipped scripts themselves with the variables of `sofed.env` in their environment, so a test runs what
+a device runs.
+"""
 
 import hashlib
+import os
 import socket
 import subprocess
 import sys
@@ -12,7 +17,8 @@ from typing import Any
 
 import psutil
 
-from sofed_flwr.fleet.provision.site import Command
+from sofed_flwr.fleet.provision.settings import read_settings
+from sofed_flwr.fleet.provision.site import Command, Site
 
 LONGEST_S = 240.0
 """Bound of every wait; CI's machine may be busy."""
@@ -81,6 +87,21 @@ caller.sendall(b"GET /health HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: clos
 print(caller.recv(100).decode())
 """
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def superlink_command(site: Site) -> Command:
+    """The server, as it ships."""
+    return Command([str(site.server / "start.sh")], {**os.environ, **site.settings})
+
+
+def supernode_command(
+    site: Site, number: int, *, source: Path | None = None, state: Path | None = None, port: int | None = None
+) -> Command:
+    """A device, as it ships, on this machine; arguments replace lines of `sofed.env`."""
+    given = {"SOFED_SPOOL": source, "SOFED_STATE": state, "SOFED_PORT": port}
+    chosen = {name: str(value) for name, value in given.items() if value is not None}
+    shipped = read_settings(site.device(number) / "sofed.env") | {"SOFED_BIN": site.settings["SOFED_BIN"]}
+    return Command([str(site.device(number) / "start.sh")], {**os.environ, **shipped, **chosen})
 
 
 class Program:

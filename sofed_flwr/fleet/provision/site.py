@@ -1,4 +1,4 @@
-"""A provisioned directory and what can be started from it.
+"""A provisioned directory: its files, its settings, and Flower's commands against its server.
 
     DIR/ca/        ca.crt  ca.key              the authority; its key signs server certificates and stays here
     DIR/server/    start.sh  sofed.env  ca.crt  server.crt  server.key  sofed-superlink.service
@@ -9,8 +9,7 @@
                    sofed-supernode.service  sofed-collect.service
 
 Private keys are 0600, directories 0700. A device's private key is made here and copied with its folder; a device that
-makes its own key and sends only the public half would be safer, and is not supported. Commands are the shipped
-scripts themselves with the variables of `sofed.env` in their environment, so a test runs what a device runs.
+makes its own key and sends only the public half would be safer, and is not supported.
 """
 
 import os
@@ -28,7 +27,7 @@ SERVER_SETTINGS = ("SOFED_BIN", "SOFED_SUPERLINK", "SOFED_FLEET", "SOFED_CONTROL
 
 @dataclass(frozen=True)
 class Command:
-    """A program to start: `Popen(command.arguments, env=command.environment)`; the process becomes Flower's own."""
+    """A program to start: `Popen(command.arguments, env=command.environment)`."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -89,26 +88,6 @@ class Site:
     def public_key(self, number: int) -> Path:
         """The server's copy of a device's public key."""
         return self.server / "keys" / f"device-{number}.pub"
-
-    def superlink_command(self, state: Path | None = None) -> Command:
-        """The server, as it ships; `state` holds its database, by default DIR/server/state."""
-        chosen = {"SOFED_STATE": str(state)} if state else {}
-        return Command([str(self.server / "start.sh")], {**os.environ, **self.settings, **chosen})
-
-    def supernode_command(
-        self,
-        number: int,
-        *,
-        source: Path | None = None,
-        state: Path | None = None,
-        port: int | None = None,
-        superlink: str | None = None,
-    ) -> Command:
-        """A device, as it ships, on this machine; arguments replace lines of `sofed.env`."""
-        given = {"SOFED_SPOOL": source, "SOFED_STATE": state, "SOFED_PORT": port, "SOFED_SUPERLINK": superlink}
-        chosen = {name: str(value) for name, value in given.items() if value is not None}
-        shipped = read_settings(self.device(number) / "sofed.env") | {"SOFED_BIN": self.settings["SOFED_BIN"]}
-        return Command([str(self.device(number) / "start.sh")], {**os.environ, **shipped, **chosen})
 
     def flwr_command(self, *arguments: str) -> Command:
         """One of Flower's own commands against this site's server, such as `list`; name `fleet` where it asks."""
