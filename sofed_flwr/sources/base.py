@@ -3,8 +3,8 @@
 A source may start again at its end, or be endless and sometimes have nothing new. Its cursor says where reading
 continues; only the source understands it, the device stores it and passes it back after a restart.
 
-A kind of source is one module of this package with the two functions of `Scheme`; the module's name is written before
-the colon in node config (`schemes.py`).
+A kind of source is one module of this package with the members of `Scheme`; the module's name is written before the
+colon in node config (`schemes.py`).
 """
 
 from collections.abc import Callable
@@ -59,6 +59,9 @@ class Scheme(Protocol):
 
     `text` is what follows the colon in node config. A `DeviceError` is sent to the server, so it contains no path.
     """
+
+    FORM: str
+    """What an owner writes, such as camera:INDEX; without a colon nothing needs to follow the name."""
 
     def check_source(self, text: str) -> None:
         """Raise a `DeviceError` if this device has no such source; called for every message."""

@@ -26,6 +26,7 @@ from sofed_flwr.images.frame_filter import digest_if_new
 from sofed_flwr.images.jpeg_stream import Jpegs
 from sofed_flwr.sources.base import Cursor, Portion, Setting
 
+FORM = "camera:INDEX"
 SECONDS_PER_FRAME = 1.0
 """As `sofed collect` has it: consecutive frames of a camera are the same picture."""
 SILENCE_SECONDS = 10.0

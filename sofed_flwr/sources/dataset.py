@@ -10,6 +10,7 @@ from sofed_flwr.core.errors import DeviceError
 from sofed_flwr.core.records import Indices, Pixels
 from sofed_flwr.sources.base import Cursor, Portion, Setting
 
+FORM = "dataset"
 MOST_IMAGES = 2**53
 
 

@@ -16,7 +16,6 @@ from sofed_flwr.sources.base import Scheme, Setting, Source
 
 PACKAGE = __name__.rpartition(".")[0]
 NAME = re.compile(r"[a-z_]+")
-HOW = "write spool:DIRECTORY, camera:INDEX or dataset"
 
 
 def check_source(source: str) -> None:
@@ -40,12 +39,18 @@ def schemes() -> dict[str, Scheme]:
 
 def _split(source: str) -> tuple[Scheme, str]:
     name, colon, text = source.partition(":")
-    if not colon and name != "dataset":
-        raise DeviceError(f"node config source does not say of which kind it is; {HOW}")
     scheme = _scheme(name) if NAME.fullmatch(name) else None
+    if not colon and (scheme is None or ":" in scheme.FORM):
+        raise DeviceError(f"node config source does not say of which kind it is; write {_forms()}")
     if scheme is None:
         raise DeviceError(f"node config source is of no known kind; there are {', '.join(sorted(schemes()))}")
     return scheme, text
+
+
+def _forms() -> str:
+    """What can be written, those with a colon first."""
+    forms = sorted((scheme.FORM for scheme in schemes().values()), key=lambda form: (":" in form, form), reverse=True)
+    return f"{', '.join(forms[:-1])} or {forms[-1]}"
 
 
 def _scheme(name: str) -> Scheme | None:

@@ -26,6 +26,7 @@ from sofed_flwr.images.frame_filter import digest_if_new
 from sofed_flwr.sources.base import Cursor, Portion, Setting
 from sofed_flwr.sources.unfinished import UnfinishedReads
 
+FORM = "spool:DIRECTORY"
 TICK_SECONDS = 0.02
 """More than a kernel's clock tick: within it, files with the same change time as a listed one may still appear."""
 SCAN_SHARE = 20

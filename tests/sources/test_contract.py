@@ -82,12 +82,15 @@ def test_a_cursor_of_another_source_is_the_beginning(kind: Kind, cursor: object,
 
 def test_a_new_kind_of_source_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "microscope.py").write_text(
+        'FORM = "microscope:LENS"\n'
         "def check_source(text): pass\ndef open_source(text, setting): return text, setting.image_size\n"
     )
     monkeypatch.setattr(sofed_flwr.sources, "__path__", [*sofed_flwr.sources.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, "sofed_flwr.sources.microscope", raising=False)
     assert "microscope" in schemes()
     assert open_source("microscope:a:b", setting(tmp_path)) == ("a:b", SIZE)
+    with pytest.raises(DeviceError, match="write spool:DIRECTORY, microscope:LENS, camera:INDEX or dataset"):
+        check_source("microscope")
     sys.modules.pop("sofed_flwr.sources.microscope")
 
 
