@@ -20,6 +20,7 @@ from sofed_flwr.core.records import State, Update
 from sofed_flwr.flower.messages import Task, pack_model, pack_task, unpack_update
 from sofed_flwr.flower.node_registry import NodeRegistry
 from sofed_flwr.flower.round_grid import RoundGrid
+from sofed_flwr.server.gate import other_names
 from sofed_flwr.server.rounds import Server
 
 
@@ -136,5 +137,5 @@ class SofedFedAvg(FedAvg):
         return decoded, failures
 
     def _refuse_other_tensors(self, update: Update) -> None:
-        if odd := sorted(update.shared.keys() ^ self.shared_names):
-            raise ValueError(f"tensor names differ from the global model's, first of {len(odd)}: {odd[0]}")
+        if (reason := other_names(update.shared, self.shared_names)) is not None:
+            raise ValueError(reason)

@@ -20,7 +20,7 @@ per malicious client. `norm_limit` alone ensures that for more than `norm_limit`
 """
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -124,9 +124,8 @@ def misfit(update: Update, reference: State, round_number: int) -> str | None:
     """Why this reply is not a model of this round, or None."""
     if update.round != round_number:
         return f"answers round {update.round}, expected {round_number}"
-    if update.shared.keys() != reference.keys():
-        odd = sorted(update.shared.keys() ^ reference.keys())
-        return f"tensor names differ from the global model's, first of {len(odd)}: {odd[0]}"
+    if (reason := other_names(update.shared, reference.keys())) is not None:
+        return reason
     for name, expected in reference.items():
         tensor = update.shared[name]
         if tensor.shape != expected.shape:
@@ -134,6 +133,12 @@ def misfit(update: Update, reference: State, round_number: int) -> str | None:
         if tensor.dtype != expected.dtype:
             return f"{name} has dtype {tensor.dtype}, expected {expected.dtype}"
     return None
+
+
+def other_names(state: State, expected: Set[str]) -> str | None:
+    """Why these are not the tensors of the global model, or None."""
+    odd = sorted(state.keys() ^ expected)
+    return f"tensor names differ from the global model's, first of {len(odd)}: {odd[0]}" if odd else None
 
 
 def unusable(state: State) -> str | None:
