@@ -1,8 +1,8 @@
-"""Which images an encoder was trained on: what its file records, and the overrides that load the same images.
+"""Which images an encoder was trained on: the overrides that load the same images.
 
-A file that is given to others must not reveal paths of its owner; these are only in `config.yaml` of the run directory.
-Both files are untrusted. So only the name of a dataset and plain values of its settings are read, the number of images
-is limited, and a file alone never starts a download.
+The encoder's file records them without paths (`server/training_images.py`), `config.yaml` of the run directory with
+them. Both files are untrusted. So only the name of a dataset and plain values of its settings are read, the number of
+images is limited, and a file alone never starts a download.
 """
 
 import re
@@ -10,33 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sofed_flwr.build import build_dataset, build_suite
 from sofed_flwr.config.instantiate import Component
 from sofed_flwr.config.override_text import literal
 from sofed_flwr.config.plain_yaml import bytes_of
 from sofed_flwr.config.schema import RunConfig
 from sofed_flwr.core.errors import ConfigError
 
-PLACES = {"path", "root"}
 MOST_IMAGES = 100_000
 """The largest number that a file may have in the settings of a dataset."""
-
-
-def trained_on(config: RunConfig) -> dict[str, Any]:
-    """What the encoder file of this run records of its images.
-
-    Their size is that of the evaluation's images, or without evaluation that of the fleet's own images.
-    """
-    settings = {
-        name: value
-        for name, value in config.dataset.items()
-        if name not in PLACES | {"_target_"} and not (isinstance(value, str) and re.search(r"[/\\]", value))
-    }
-    data = {"dataset": config.choices.get("dataset"), "settings": settings, "subset": config.subset.model_dump()}
-    if build_suite(config).due(0, config.rounds):
-        height, width = build_dataset(config).train.images.shape[-2:]
-        return {"data": data, "image_size": [height, width]}
-    return {"data": data, "image_size": [config.stream.image_size] * 2}
 
 
 def training_data(encoder: Path, facts: Mapping[str, Any]) -> list[str]:

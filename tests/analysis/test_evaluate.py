@@ -8,12 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 from sofed_flwr.analysis.evaluate import evaluate
-from sofed_flwr.analysis.provenance import trained_on
+from sofed_flwr.build import build_server
 from sofed_flwr.cli import main as cli
 from sofed_flwr.config.compose import compose
 from sofed_flwr.config.schema import RunConfig
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.encoder import load_encoder
+from sofed_flwr.server.training_images import trained_on
 from sofed_flwr.storage.generations import read_file, write_file
 from tests.datasets.test_folder import save_image
 from tests.support.federation import federate
@@ -25,7 +26,7 @@ QUICK = ["evaluation.linear.label_seeds=1", "evaluation.linear.max_iterations=5"
 def finished(config: RunConfig) -> Path:
     """The encoder file of a run, in its run directory."""
     server = federate(config, upto=1)
-    server.finish(config.encoder, config.facts, trained_on(config))
+    server.finish(config.encoder, config.facts, trained_on(config, server.suite, server.split))
     return server.directory.encoder
 
 
@@ -150,7 +151,8 @@ def test_nothing_is_downloaded_because_a_file_says_so(smoke: Smoke, tmp_path: Pa
 
 
 def test_a_fleet_without_images_on_the_server_says_the_size_of_its_devices(smoke: Smoke) -> None:
-    assert trained_on(smoke("evaluation=none", "stream.image_size=64"))["image_size"] == [64, 64]
+    server = build_server(config := smoke("evaluation=none", "stream.image_size=64"))
+    assert trained_on(config, server.suite, server.split)["image_size"] == [64, 64]
 
 
 def test_the_command_says_what_it_evaluated_and_brackets_in_a_path_are_no_markup(

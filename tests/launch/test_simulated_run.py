@@ -15,10 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from sofed_flwr import simulate
-from sofed_flwr.analysis.provenance import trained_on
 from sofed_flwr.build import build_method
 from sofed_flwr.cli.main import app
 from sofed_flwr.config.schema import RunConfig
+from sofed_flwr.server.training_images import trained_on
 from sofed_flwr.storage.metrics_log import read_rows
 from tests.support.federation import ROOT, SMOKE, federate
 
@@ -40,7 +40,7 @@ def _one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def expected_encoder(config: RunConfig) -> bytes:
     """What the same configuration gives in one process, without Flower."""
     server = federate(config)
-    server.finish(config.encoder, config.facts, trained_on(config))
+    server.finish(config.encoder, config.facts, trained_on(config, server.suite, server.split))
     return server.directory.encoder.read_bytes()
 
 
