@@ -25,6 +25,10 @@ class DamagedFileError(ValueError):
     exit_code = 2
 
 
+class DamagedCacheError(Exception):
+    """The cached files of a dataset are not what was written; they can be written again."""
+
+
 class DeviceError(RuntimeError):
     """Why a device has no update to send: a text for the server, so it holds no path, no name and no data."""
 

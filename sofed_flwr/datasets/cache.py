@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from sofed_flwr.core.errors import DamagedCacheError
 from sofed_flwr.core.records import LabeledImages, Split
 from sofed_flwr.datasets.base import Dataset
 from sofed_flwr.datasets.cache_folder import cache_root, locked, unwritable
@@ -40,10 +41,6 @@ class Written(NamedTuple):
 
 
 MANIFESTS = TypeAdapter(dict[str, Written])
-
-
-class DamagedCacheError(Exception):
-    """The cached files are not what was written; they can be written again."""
 
 
 def open_split(dataset: Dataset, thorough: bool = True) -> Split:
