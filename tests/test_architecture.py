@@ -76,6 +76,7 @@ HOMES = {
     "flwr": {"flower", "strategies", "client_app", "server_app", "launch/private_superlink", "fleet/doctor/apps"},
     "kornia": {"views/training"},
     "cryptography": {"fleet/provision"},
+    "fcntl": {"storage/file_lock"},
     "grpc": {"fleet/doctor/clock"},
     "torchvision": {"models/mobilenet", "datasets/vision"},
     "PIL": {"images/decoding"},

@@ -3,7 +3,6 @@
 Its files are mapped and trained on without further checks, so no other user may be able to write there.
 """
 
-import fcntl
 import logging
 import os
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sofed_flwr.core.errors import ConfigError
+from sofed_flwr.storage.file_lock import take_lock
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +50,9 @@ def locked(file: Path) -> Iterator[None]:
     except OSError as error:
         raise unwritable(file.parent, error) from error
     with held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take_lock(held):
             log.warning("waiting for another process, which decodes the same images")
-            fcntl.flock(held, fcntl.LOCK_EX)
+            take_lock(held, wait=True)
         yield
 
 

@@ -4,7 +4,6 @@ The directory itself is locked by the operating system. So the lock needs no fil
 with its process. A note beside the state names the holder.
 """
 
-import fcntl
 import json
 import logging
 import os
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sofed_flwr.core.errors import DeviceError
+from sofed_flwr.storage.file_lock import take_lock
 
 WAIT_SECONDS = 10.0
 """The process of an abandoned round may be about to end; a longer wait could miss this round's deadline."""
@@ -61,17 +61,12 @@ class StateLock:
 
     def _acquire(self, handle: int, wait: float) -> None:
         until = time.monotonic() + wait
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    text = f"this device's state is in use: {self._holder()}"
-                    log.warning(text)
-                    raise DeviceError(text) from None
-                time.sleep(min(0.1, wait))
-            else:
-                return
+        while not take_lock(handle):
+            if time.monotonic() >= until:
+                text = f"this device's state is in use: {self._holder()}"
+                log.warning(text)
+                raise DeviceError(text)
+            time.sleep(min(0.1, wait))
 
     def _note(self, content: Mapping[str, Any] | None) -> None:
         """Not synced, and skipped on a read-only disk: it matters only while its process lives."""

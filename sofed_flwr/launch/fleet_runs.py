@@ -4,13 +4,13 @@ Flower knows which runs are active; a record in the site holds a run's directory
 stale record has no effect.
 """
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sofed_flwr.core.errors import RunFailed
 from sofed_flwr.launch.flwr_cli import START_SECONDS, FlowerCommands
+from sofed_flwr.storage.file_lock import take_lock
 from sofed_flwr.storage.run_directory import RunDirectory
 
 CONNECTION = "fleet"
@@ -29,7 +29,7 @@ class FleetRuns:
         """Within the block, no other command can submit a run."""
         self._records.mkdir(exist_ok=True)
         with self._records.with_suffix(".lock").open("wb") as file:
-            self.flower.until(lambda: _locked(file.fileno()), START_SECONDS) or self.flower.fail(
+            self.flower.until(lambda: take_lock(file), START_SECONDS) or self.flower.fail(
                 "another command has been submitting a run to this fleet for minutes"
             )
             yield
@@ -68,11 +68,3 @@ class FleetRuns:
         """Stop a run; it may have ended already."""
         with suppress(RunFailed):
             self.flower.ask("stop", run_id, CONNECTION)
-
-
-def _locked(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -3,15 +3,16 @@
 The lock is the operating system's, so it ends with its process. It also shows whether a run's server is still alive.
 """
 
-import fcntl
 import logging
 import os
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from sofed_flwr.core.errors import ConfigError
+from sofed_flwr.storage.file_lock import take_lock
 
 WAIT_SECONDS = 60.0
 """A server that is stopping may take a while to end."""
@@ -64,9 +65,8 @@ class RunLock:
 def _locked(path: Path) -> IO[bytes] | None:
     """The file, locked for as long as it is open; opened for reading, as the disk may be read-only."""
     file = path.open("rb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    return file
+    with suppress(OSError):
+        if take_lock(file):
+            return file
+    file.close()
+    return None

@@ -5,7 +5,6 @@ is changed before this check. A site is marked by its first file, `.gitignore` w
 killed first run leaves. `server/sofed.env` counts too, if the owner deleted the other.
 """
 
-import fcntl
 import os
 import pwd
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.fleet.provision.files import PRIVATE_FOLDER, PUBLIC, folder, once
+from sofed_flwr.storage.file_lock import take_lock
 
 MARK = ".gitignore"
 NO_COMMIT = b"# Private keys are in here.\n*\n"
@@ -30,7 +30,8 @@ def claimed(directory: Path) -> Iterator[Path]:
     place.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _lock(handle, place)
+        if not take_lock(handle):
+            raise ConfigError(f"another sofed provision works on {place}; wait for its end")
         _refuse_foreign(place)  # another process may have been faster
         once(folder(place) / MARK, lambda: NO_COMMIT, PUBLIC)
         yield place
@@ -67,13 +68,6 @@ def _refuse_foreign(place: Path) -> None:
         raise ConfigError(
             f"{place} is not a site and not empty (it holds {others[0]!r}); choose a new or an empty directory"
         )
-
-
-def _lock(handle: int, place: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ConfigError(f"another sofed provision works on {place}; wait for its end") from None
 
 
 def _user(number: int) -> str:
