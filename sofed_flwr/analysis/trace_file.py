@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,15 @@ class TraceFile(BaseModel):
         if any(len(values) != len(self.seen) for values in (self.min, self.mean, self.max, *self.samples.values())):
             raise ValueError("lists of different lengths")
         return self
+
+
+def find_traces(run: Path) -> dict[tuple[int, int], Path]:
+    """(device, round) -> file, of every trace in a run's directory, in this order."""
+    found = {}
+    for file in run.glob("devices/*/scores_round_*.json"):
+        if match := re.fullmatch(r"(\d+)/scores_round_(\d+)\.json", f"{file.parent.name}/{file.name}"):
+            found[int(match[1]), int(match[2])] = file
+    return dict(sorted(found.items()))
 
 
 def read_trace(path: Path) -> TraceFile:

@@ -5,14 +5,13 @@ So the configuration is read as plain YAML and not validated: a report only show
 
 import json
 import logging
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sofed_flwr.analysis.trace_file import TraceFile, read_trace
+from sofed_flwr.analysis.trace_file import TraceFile, find_traces, read_trace
 from sofed_flwr.config.plain_yaml import bytes_of, read_yaml
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.storage.metrics_log import Row, read_rows
@@ -87,7 +86,8 @@ def read_run(path: Path) -> Run:
     file = path / "config.yaml"
     if not file.is_file():
         raise ConfigError(f"{path}: not a run directory, config.yaml is missing")
-    traces = [read_trace(found) for found in _newest_traces(path)]
+    newest = {device: found for (device, _), found in find_traces(path).items()}
+    traces = [read_trace(found) for found in newest.values()]
     try:
         text = bytes_of(file).decode()
         config = read_yaml(text.encode(), file.name)
@@ -100,16 +100,11 @@ def read_run(path: Path) -> Run:
     return Run(path.resolve().name, config, text, usable, _finished(path / "summary.json"), traces)
 
 
-def _usable(row: Any) -> bool:
-    """The file is untrusted: values that are compared, summed and drawn must be numbers of a usual size."""
-    try:
-        return (
-            all(type(number) is int and 0 <= number <= HIGHEST for number in (row["round"], row.get("device", 0)))
-            and isinstance(row["name"], str)
-            and (row["value"] is None or abs(row["value"]) <= LARGEST)
-        )
-    except (AttributeError, KeyError, TypeError):
-        return False
+def _usable(row: Row) -> bool:
+    """Values that are compared, summed and drawn must be of a usual size."""
+    number: int = max(row["round"], row.get("device", 0))
+    value: float = row["value"] or 0.0
+    return number <= HIGHEST and abs(value) <= LARGEST
 
 
 def _finished(summary: Path) -> bool:
@@ -132,13 +127,3 @@ def _by_name(rows: Iterable[Row]) -> dict[str, dict[int, float]]:
         if row["value"] is not None:
             values.setdefault(row["name"], {})[row["round"]] = row["value"]
     return values
-
-
-def _newest_traces(path: Path) -> list[Path]:
-    newest: dict[int, tuple[int, Path]] = {}
-    for file in path.glob("devices/*/scores_round_*.json"):
-        found = re.fullmatch(r"(\d+)/scores_round_(\d+)\.json", f"{file.parent.name}/{file.name}")
-        if found:
-            device, number = int(found[1]), int(found[2])
-            newest[device] = max(newest.get(device, (-1, file)), (number, file))
-    return [file for _, (_, file) in sorted(newest.items())]

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from sofed_flwr.analysis.reproduce.grid import Cell, Key, Table
-from sofed_flwr.analysis.trace_file import TraceFile, read_trace
+from sofed_flwr.analysis.trace_file import TraceFile, find_traces, read_trace
 from sofed_flwr.core.errors import DamagedFileError
 from sofed_flwr.storage.metrics_log import read_rows
 from sofed_flwr.storage.run_directory import RunDirectory
@@ -117,7 +117,7 @@ def record(cell: Cell, directory: RunDirectory, table: Table, failure: str | Non
             "values": _present({name: read_value(value, summary) for name, value in read_off.items()}),
             "untrained": _present({name: _accuracy(value, summary.untrained) for name, value in read_off.items()}),
             "curves": {name: _curve(directory, name) for name in table.curves},
-            "traces": [read_trace(file) for file in _traces(directory)] if table.trace else [],
+            "traces": [read_trace(file) for file in find_traces(directory.path).values()] if table.trace else [],
         }
     about = {"row": cell.row, "columns": list(cell.columns), "seed": cell.seed, "overrides": list(cell.overrides)}
     return RunRecord(**about, directory=directory.path.name, failure=failure, **ours)
@@ -157,7 +157,3 @@ def _curve(directory: RunDirectory, name: str) -> tuple[list[int], list[float]]:
     rows = [row for row in read_rows(directory.log.path) if row["name"] == name and "device" not in row]
     values = {row["round"]: scale * row["value"] for row in rows if row["value"] is not None}
     return sorted(values), [values[number] for number in sorted(values)]
-
-
-def _traces(directory: RunDirectory) -> list[Path]:
-    return sorted(directory.path.glob("devices/*/scores_round_*.json"))
