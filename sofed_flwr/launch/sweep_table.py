@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
+from sofed_flwr.core.markdown import markdown_table
 from sofed_flwr.launch.progress import accuracies
 
 UNLABELED = ("loss", "feature_std")
@@ -72,9 +73,7 @@ def as_cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
 
 def as_markdown(outcomes: Sequence[Outcome]) -> str:
     """The table, and the reason of each failure below it."""
-    headings, *rows = [[cell.replace("|", "\\|") for cell in row] for row in as_cells(outcomes)]
-    lines = [headings, ["---"] * len(headings), *rows]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = markdown_table([cell.replace("|", "\\|") for cell in row] for row in as_cells(outcomes))
     return table + "".join(f"\n{outcome.label}: {outcome.failure}\n" for outcome in outcomes if outcome.failure)
 
 

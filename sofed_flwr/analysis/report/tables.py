@@ -7,6 +7,7 @@ from html import escape
 from statistics import mean
 
 from sofed_flwr.analysis.report.read import Run
+from sofed_flwr.core.markdown import markdown_table
 from sofed_flwr.core.redaction import one_line
 from sofed_flwr.server.summary import RATIOS
 
@@ -34,9 +35,8 @@ class Table:
 
     def markdown(self) -> str:
         """A GitHub table, with every character of a cell escaped."""
-        rule = ["---" if place in self.words else "---:" for place in range(len(self.head))]
-        lines = [[_literal(text) for text in self.head], rule, *([_literal(text) for text in row] for row in self.rows)]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        numbers = {place for place in range(len(self.head)) if place not in self.words}
+        return markdown_table(([_literal(text) for text in row] for row in (self.head, *self.rows)), right=numbers)
 
     def _kind(self, place: int) -> str:
         return ' class="words"' if place in self.words else ""

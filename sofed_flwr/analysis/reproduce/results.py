@@ -11,6 +11,7 @@ from urllib.parse import quote
 from sofed_flwr.analysis.reproduce.differences import paired_difference
 from sofed_flwr.analysis.reproduce.grid import Column, Line, Table
 from sofed_flwr.analysis.reproduce.records import RunRecord
+from sofed_flwr.core.markdown import markdown_table
 
 Results = dict[str, Any]
 
@@ -50,16 +51,14 @@ def markdown(results: Results, table: Table) -> str:
             f"Ours at scale `{results['scale']}` (mean ± standard deviation over {results['seeds']} seeds), "
             "the paper's in brackets.",
             "",
-            *_rows(["", *names], [*body, ["untrained encoder", *untrained]]),
-            "",
+            _table(["", *names], *body, ["untrained encoder", *untrained]),
             *_difference_table(results, table),
             f"![plot]({quote(results['stem'])}.svg)",
             "",
             *(f"`{command}`  " for command in results["commands"]),
             f"{len(done)} runs, {sum(done):.0f} s in all; {'; '.join(results['machines'])}.",
             "",
-            *_rows(["run", "seed", "seconds", "command"], runs),
-            "",
+            _table(["run", "seed", "seconds", "command"], *runs),
         ]
     )
 
@@ -71,7 +70,7 @@ def _difference_table(results: Results, table: Table) -> list[str]:
     if not any(any(line[1:]) for line in body):
         return []
     words = f"Difference to {table.rows[0].name}, paired by seed, with its 95 % interval where there are several seeds."
-    return [words, "", *_rows(["", *(column.name for column in table.columns)], body), ""]
+    return [words, "", _table(["", *(column.name for column in table.columns)], *body)]
 
 
 def machine() -> str:
@@ -137,6 +136,5 @@ def _one(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}"
 
 
-def _rows(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
-    lines = [header, ["---"] * len(header), *body]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
+def _table(*rows: Sequence[str]) -> str:
+    return markdown_table([cell.replace("|", "\\|") for cell in row] for row in rows)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from sofed_flwr.config.describe.explain import Explained, arguments, meaning_of, sections
 from sofed_flwr.config.describe.keys import Group, groups
 from sofed_flwr.config.describe.text import paragraphs
+from sofed_flwr.core.markdown import markdown_table
 
 HEAD = """# Configuration
 
@@ -68,9 +69,7 @@ def _table(keys: Sequence[Explained]) -> str:
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> str:
-    headings, *others = [[_escaped(cell) for cell in row] for row in rows]
-    lines = [headings, ["---"] * len(headings), *others]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown_table([_escaped(cell) for cell in row] for row in rows)
 
 
 def _code(text: str) -> str:
