@@ -127,12 +127,9 @@ def result_table(summary: Mapping[str, Any]) -> Table:
         values = {name: summary[name] for name in ("loss", "feature_std") if summary[name] is not None}
         table = comparison_table(title, [("trained without labels", values)])
     else:
-        table = Table(title=title)
-        for heading in ["accuracy (%)", *trained]:
-            table.add_column(heading, justify="right")
         before = "pretrained" if summary.get("pretrained") else "untrained"
-        for name, row in ((before, accuracies(summary["untrained"])), ("trained", trained)):
-            table.add_row(name, *(f"{value:.1f}" for value in row.values()))
+        rows = [(before, accuracies(summary["untrained"])), ("trained", trained)]
+        table = comparison_table(title, rows, "accuracy (%)", digits=1)
     table.caption = Text("\n".join(_remarks(summary)))
     return table
 
@@ -147,14 +144,16 @@ def _remarks(summary: Mapping[str, Any]) -> Iterable[str]:
         yield f"{summary['failed_rounds']} of {summary['rounds']} rounds failed; the last {summary['last_failure']}"
 
 
-def comparison_table(title: str, rows: Sequence[tuple[str, Mapping[str, float]]]) -> Table:
+def comparison_table(
+    title: str, rows: Sequence[tuple[str, Mapping[str, float]]], corner: str = "", digits: int = 2
+) -> Table:
     """One row of named values per label."""
     table = Table(title=title)
     names = list(dict.fromkeys(name for _, values in rows for name in values))
-    for heading in ["", *names]:
+    for heading in [corner, *names]:
         table.add_column(heading, justify="right")
     for label, values in rows:
-        table.add_row(label, *(f"{values[name]:.2f}" if name in values else "" for name in names))
+        table.add_row(label, *(f"{values[name]:.{digits}f}" if name in values else "" for name in names))
     return table
 
 
