@@ -28,7 +28,7 @@ HEAD = "fc."
 """Before the names of a classifier's head, as in torchvision's ResNets; no encoder of ours has such a part."""
 BATCH = 256
 """Images that are computed at once: the rest of a folder would need memory by the gigabyte."""
-LARGEST_IMAGE = 10_000
+LARGEST_IMAGE = 2048
 """Pixels of a side that a file may claim."""
 
 

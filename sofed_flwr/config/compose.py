@@ -27,6 +27,8 @@ from sofed_flwr.core.app_files import version
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.suggestion import did_you_mean
 
+UNUSABLE = (HydraException, ValueError, RecursionError)
+"""Of overrides: Hydra's parser leaves numbers of thousands of digits and lists of thousands of levels to Python."""
 _HYDRA = Lock()
 """Hydra has one state for all threads of a process."""
 RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)
@@ -57,7 +59,7 @@ def sweep(overrides: Sequence[str]) -> list[list[str]]:
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         return [list(job) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for job in batch]
-    except HydraException as error:
+    except UNUSABLE as error:
         raise ConfigError(_sentence(error, list(overrides))) from error
 
 
@@ -73,7 +75,7 @@ def _values(overrides: Sequence[str]) -> dict[str, Any]:
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
         return {override.key_or_group: override.value() for override in parsed}
-    except HydraException as error:
+    except UNUSABLE as error:
         raise ConfigError(_sentence(error, list(overrides))) from error
 
 
@@ -82,7 +84,9 @@ def refuse_reach(overrides: Sequence[str], what: str) -> None:
     groups = {path.name for path in conf().glob("*/")}
     for key, value in _values(overrides).items():
         known = re.split("[./@]", key)[0] in RunConfig.model_fields.keys() | groups
-        if not known or (key.split("@")[0] in groups and not re.fullmatch(r"[\w-]+", str(value))):
+        group = key.split("@")[0]
+        chooses_a_file = "/" in group or group in groups
+        if not known or (chooses_a_file and not re.fullmatch(r"[\w-]+", str(value))):
             raise ConfigError(f"{what} holds the override {key}={value}, which is not one of a run")
 
 
@@ -95,7 +99,8 @@ def _resolve(overrides: list[str]) -> RunConfig:
         content: Any = OmegaConf.to_container(own, resolve=False)
         _refuse_resolvers(_flat(content))
         content = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
-    except (HydraException, OmegaConfBaseException) as error:
+        _refuse_long_numbers(_flat(content))
+    except (OmegaConfBaseException, *UNUSABLE) as error:
         raise ConfigError(_sentence(error, overrides)) from error
     config = RunConfig.validated(content | {"choices": choices, "overrides": overrides, "version": version()})
     if config.pretrained is None:
@@ -111,6 +116,13 @@ def _refuse_resolvers(flat: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"{key}={value}: functions such as ${{oc.env:NAME}} are not called; write the value itself"
             )
+
+
+def _refuse_long_numbers(flat: Mapping[str, Any]) -> None:
+    """Devices and a resumed run read the configuration as plain YAML, which has none (`plain_yaml.py`)."""
+    for key, value in flat.items():
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigError(f"{key}={value}: a whole number of more than 63 bits")
 
 
 def _compose(overrides: list[str]) -> DictConfig:
@@ -166,6 +178,10 @@ def _sentence(error: Exception, overrides: list[str]) -> str:
         return f"{error.override}: not an override; expected KEY=VALUE"
     if isinstance(error, ConfigCompositionException) and (key := re.match("Could not override '(.+?)'", str(error))):
         return _no_such_key(key[1], overrides)
+    if isinstance(error, RecursionError):
+        return "an override has too many levels of brackets"
+    if isinstance(error, ValueError) and "digits" in str(error):
+        return "an override holds a number of more than 4300 digits"
     return " ".join((str(error) or str(error.__cause__)).split())
 
 

@@ -38,7 +38,7 @@ class RunConfig(Section):
     The text below a key is its description, for a section that of its class.
     """
 
-    seed: Annotated[int, Field(ge=0)]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
     """Decides every random choice of the run; the same seed gives the same encoder file."""
     rounds: Annotated[PositiveInt, Resumable()]
     """Communication rounds; more can be added later where the learning rate is constant."""

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 PositiveInt = Annotated[int, Field(ge=1)]
+Width = Annotated[int, Field(ge=1, le=65536)]
 Ratio = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -23,9 +24,9 @@ class Section(BaseModel):
 class Heads(Section):
     """Projector and predictor, the layers after the encoder that only training uses."""
 
-    hidden: PositiveInt
+    hidden: Width
     """Width of the hidden layer of projector and predictor."""
-    output: PositiveInt
+    output: Width
     """Width of their output."""
 
 

@@ -122,7 +122,8 @@ def _read(directory: Path) -> Sweep:
     file = directory / "sweep.json"
     try:
         jobs = json.loads(file.read_bytes())["jobs"]
-        if not all(isinstance(text, str) for job in jobs for text in job) or not all(isinstance(j, list) for j in jobs):
+        of_lists = isinstance(jobs, list) and jobs and all(isinstance(job, list) for job in jobs)
+        if not of_lists or not all(isinstance(text, str) for job in jobs for text in job):
             raise TypeError
     except FileNotFoundError as error:
         raise ConfigError(f"resume={directory}: there is no sweep to continue, {file.name} is missing") from error

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from torch import nn
 
-Widths = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2)]
+Widths = Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(min_length=2, max_length=16)]
 """Widths after the input."""
 
 

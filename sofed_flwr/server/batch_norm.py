@@ -7,8 +7,9 @@ The bounds are wide for honest devices. Measured in the first rounds, from the i
 with three seeds, and with two classes per device; five devices with two classes of CIFAR-10 each, six methods, learning
 rates to 0.5, ResNet-8 and MobileNetV3, 3 to 20 steps per round, one device with a single step. A layer's largest
 variance grew by a factor of 427 (GROWTH), its largest mean was 1.4 standard deviations of its widest channel (SHIFT).
-From the other devices' median the variances of a layer were a factor of 3.9 away (RATIO), 7 for the device with one
-step, its means 1.0 standard deviations (DISTANCE). After the first round all are far smaller. A variance may fall to 0
+From the other devices' median the variances of a layer were a factor of 3.9 away, 7 for the device with one step, its
+means 1.0 standard deviations (DISTANCE). After the first round all are far smaller, so that the median in place of the
+mean (LIFT) is rare. A variance may fall to 0
 at once: it is that of a constant channel, cameras at night see nothing but black, and BatchNorm adds its epsilon.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from sofed_flwr.core.records import State, Update
 
@@ -28,8 +30,11 @@ SHIFT = 10.0
 """Of a mean, in standard deviations of the layer's widest channel, or of 1."""
 MOST_BATCHES = 2**48
 """Of a counter: thousands of years of steps, and the sum over thousands of devices fits its type."""
-RATIO, DISTANCE = 20.0, 5.0
-"""From the other devices' median, in the mean over a layer: of variances, and of means in standard deviations."""
+LIFT = 1.5
+"""Of a layer's variances: all devices' mean over their median. An honest device forgets a tenth of the global model's
+variance with every batch, so from 4 batches per round on, what a round lifted is forgotten by the next."""
+DISTANCE = 5.0
+"""Of a layer's means from the devices' median, in standard deviations."""
 FEWEST = 3
 """With fewer replies the lower median is the reply of any one of them."""
 
@@ -56,7 +61,7 @@ def fault(state: State, reference: State) -> str | None:
 
 
 def limited(updates: Sequence[Update], reference: State) -> list[Update]:
-    """The same updates, with statistics limited per layer to RATIO and DISTANCE from the other devices'.
+    """The same updates, with statistics limited to what the other devices measured.
 
     `fault` alone would let one device of five multiply a variance by GROWTH / 5 in every round. The lower median of a
     round's replies is an honest measurement as long as honest devices are the majority. Limited and not dropped: a
@@ -66,19 +71,34 @@ def limited(updates: Sequence[Update], reference: State) -> list[Update]:
         return list(updates)
     changed: list[State] = [{} for _ in updates]
     for name in (name for name in reference if name.endswith(VARIANCE)):
-        level = _middle(updates, name).mean()
         mean = name.removesuffix(VARIANCE) + MEAN
-        centre = _middle(updates, mean)
-        for update, new in zip(updates, changed, strict=True):
-            own, away = update.shared[name], update.shared[mean] - centre
-            if (excess := own.mean() / (RATIO * level)) > 1:
-                new[name] = own / excess
-            if (excess := away.square().mean().sqrt() / (DISTANCE * level.sqrt())) > 1:
-                new[mean] = centre + away / excess
+        level = _middle(updates, name).mean()
+        variances, means = _variances(updates, name), _means(updates, mean, DISTANCE * level.sqrt())
+        for update, new, variance, shift in zip(updates, changed, variances, means, strict=True):
+            found = {name: variance, mean: shift}
+            new.update({key: value for key, value in found.items() if value is not update.shared[key]})
     return [replace(update, shared=update.shared | new) for update, new in zip(updates, changed, strict=True)]
 
 
-def _middle(updates: Sequence[Update], name: str) -> torch.Tensor:
+def _variances(updates: Sequence[Update], name: str) -> list[Tensor]:
+    """Each device's own, or the median for all of them where their mean would lift the layer."""
+    own, middle = [update.shared[name] for update in updates], _middle(updates, name)
+    lifted = torch.stack(own).mean() > LIFT * middle.mean()
+    return [middle] * len(own) if lifted else own
+
+
+def _means(updates: Sequence[Update], name: str, most: Tensor) -> list[Tensor]:
+    """Each layer's means at most so far (root mean square) from their median."""
+    centre = _middle(updates, name)
+    away = [update.shared[name] - centre for update in updates]
+    excess = [distance.square().mean().sqrt() / most for distance in away]
+    return [
+        centre + distance / over if over > 1 else update.shared[name]
+        for update, distance, over in zip(updates, away, excess, strict=True)
+    ]
+
+
+def _middle(updates: Sequence[Update], name: str) -> Tensor:
     """Lower median, channel by channel."""
     return torch.stack([update.shared[name] for update in updates]).median(dim=0).values
 
