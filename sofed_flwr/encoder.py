@@ -31,6 +31,9 @@ BATCH = 256
 LARGEST_IMAGE = 2048
 """Pixels of a side that a file may claim."""
 
+MOST_LABELS = 10**9
+"""Images that a file may claim to be fine-tuned on."""
+
 
 class FrozenEncoder(nn.Module):
     """A backbone for use, not for training; `image_size` is (height, width) of its training images, None if unknown."""
@@ -41,6 +44,11 @@ class FrozenEncoder(nn.Module):
         self.facts = facts
         self.image_size = image_size
         self.eval()
+
+    @property
+    def fine_tuned(self) -> bool:
+        """Whether labels moved its weights: what it says of those images is no longer a test."""
+        return self.facts.get("fine_tuned") is not None
 
     @property
     def feature_dim(self) -> int:
@@ -82,6 +90,7 @@ def load_encoder(path: str | Path) -> FrozenEncoder:
 
 def rebuilt(state: State, facts: Mapping[str, Any]) -> FrozenEncoder:
     """The encoder of these weights; a `ConfigError` says why there is none."""
+    _refuse_other_labels(facts.get("fine_tuned"))
     architecture = facts.get("architecture")
     if architecture is None:
         raise ConfigError("it has no architecture; expected the encoder.safetensors of a run")
@@ -117,3 +126,14 @@ def _image_size(meta: Mapping[str, Any]) -> tuple[int, int] | None:
             return height, width
         case other:
             raise ConfigError(f"image_size={str(other)[:50]}: expected [height, width]")
+
+
+def _refuse_other_labels(fine_tuned: object) -> None:
+    """The one fact of training that a warning depends on (`classifier/warnings.py`)."""
+    match fine_tuned:
+        case None:
+            pass
+        case {"images": int() as images, "classes": int() as classes} if 0 < classes <= images <= MOST_LABELS:
+            pass
+        case other:
+            raise ConfigError(f"fine_tuned={str(other)[:50]}: expected the numbers of images and classes")

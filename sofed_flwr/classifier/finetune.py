@@ -64,13 +64,15 @@ class FineTuning(NamedTuple):
 
 
 def fine_tune(frozen: Network, data: LabeledImages, found: FineTuning, seed: int, watch: Watch) -> Network:
-    """Train on all labels as validation says."""
+    """Train on all labels as validation says; the encoder's facts say so, wherever it is used from now on."""
     generator = rng.generator(seed, rng.SERVER, 0, "fine-tuning")
     *_, network = _stages(frozen, data, found.stages, generator, partial(watch, what="fine-tuning on all labels"))
     with torch.no_grad():
         for parameter in network.head.parameters():
             parameter.div_(found.temperature)
-    return network
+    labels = {"images": len(data), "classes": network.head.out_features}
+    facts = {**network.encoder.facts, "fine_tuned": labels}
+    return Network(FrozenEncoder(network.encoder.backbone, facts, network.encoder.image_size), network.head)
 
 
 def validate(

@@ -19,7 +19,7 @@ from sofed_flwr.classifier.head import solve
 from sofed_flwr.classifier.labels import Choice, LabelSet, Watch
 from sofed_flwr.classifier.model import Classifier
 from sofed_flwr.classifier.validation import Validation, choose_l2, deal_folds
-from sofed_flwr.classifier.warnings import LabelWarning, about_accuracy, about_duplicates, about_few
+from sofed_flwr.classifier.warnings import LabelWarning, about_accuracy, about_duplicates, about_encoder, about_few
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Features, LabeledImages
 from sofed_flwr.encoder import FrozenEncoder
@@ -76,7 +76,8 @@ def fit(encoder: FrozenEncoder, labels: LabelSet, choice: Choice, fine_tuning: b
         tried = [(FROZEN, frozen, beside), (FINE_TUNED, tuned, found.validation)]
     candidates = [Candidate(name, network, *_evaluated(network, how, labels, watch)) for name, network, how in tried]
     kept = max(candidates, key=lambda candidate: candidate.validation.correct if candidate.validation else 0)
-    warnings = [*about_accuracy(kept.assessment), *about_few(labels), *about_duplicates(labels, folds, watch)]
+    warnings = [*about_encoder(encoder), *about_accuracy(kept.assessment), *about_few(labels)]
+    warnings += about_duplicates(labels, folds, watch)
     facts = {**_facts(labels, choice, candidates, kept), "l2": l2, "warnings": [text.sentence for text in warnings]}
     return Fit(Classifier(*kept.network, labels.classes, facts), kept, candidates, warnings)
 

@@ -34,6 +34,7 @@ TRAINING = {
 }
 """Fact -> what it is called in the card; the first seven are named even if they are not known."""
 ALWAYS = 7
+WITHOUT_LABELS = "Training of the encoder, without labels"
 
 HEAD = """\
 ---
@@ -80,7 +81,7 @@ def model_card(config: Mapping[str, Any]) -> str:
     loader, call = ("load_classifier", "predict") if classes else ("load_encoder", "features")
     parts = [
         _head(config, classes, is_timm),
-        _section("Training of the encoder, without labels", _training(facts)),
+        _section(_title(facts), _training(facts)),
         _section(
             "Accuracy of the encoder before it saw labels, in percent", _accuracies(_mapping(facts.get("results")))
         ),
@@ -111,6 +112,11 @@ def _head(config: Mapping[str, Any], classes: list[str], is_timm: bool) -> str:
     return f"{text}\nClasses: {', '.join(map(_text, classes[:CLASSES_SHOWN]))}{more}\n"
 
 
+def _title(facts: Mapping[str, Any]) -> str:
+    labelled = facts.get("fine_tuned") is not None
+    return "Training of the encoder, first without and then with labels" if labelled else WITHOUT_LABELS
+
+
 def _training(facts: Mapping[str, Any]) -> Iterator[str]:
     known = {**_mapping(facts.get("results")), **facts}
     for place, (name, called) in enumerate(TRAINING.items()):
@@ -118,6 +124,9 @@ def _training(facts: Mapping[str, Any]) -> Iterator[str]:
             yield f"{called}: {_value(known[name])}"
         elif place < ALWAYS:
             yield f"{called}: not recorded"
+    labels = _mapping(facts.get("fine_tuned"))
+    if {"images", "classes"} <= labels.keys():
+        yield f"fine-tuned with labels: {_value(labels['images'])} images of {_value(labels['classes'])} classes"
 
 
 def _accuracies(results: Mapping[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from sofed_flwr.classifier import duplicates
 from sofed_flwr.classifier.assessment import Assessment
 from sofed_flwr.classifier.labels import LabelSet, NamedImages, Watch
 from sofed_flwr.core.records import Indices, LabeledImages, Labels
+from sofed_flwr.encoder import FrozenEncoder
 
 FEW = 5
 """Images of a class; with fewer, not every fold of validation holds one."""
@@ -23,6 +24,14 @@ class LabelWarning(NamedTuple):
 
     sentence: str
     names: str = ""
+
+
+def about_encoder(encoder: FrozenEncoder) -> list[LabelWarning]:
+    """One that was fine-tuned may have learned the very images it is evaluated on; its file does not say which."""
+    if not encoder.fine_tuned:
+        return []
+    sentence = "the encoder was trained with labels; if these images are among them, the accuracy is too high"
+    return [LabelWarning(sentence)]
 
 
 def about_few(labels: LabelSet) -> list[LabelWarning]:

@@ -12,12 +12,12 @@ from typer.testing import CliRunner
 from sofed_flwr.classifier import finetune
 from sofed_flwr.classifier.fit import FINE_TUNED, FROZEN, Fit, fit
 from sofed_flwr.classifier.labels import Choice, LabelSet, NamedImages
-from sofed_flwr.classifier.model_directory import load_classifier
+from sofed_flwr.classifier.model_directory import load_classifier, write_model
 from sofed_flwr.cli.main import app
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import LabeledImages, Pixels
 from sofed_flwr.datasets.shapes import CLASS_NAMES, Shapes
-from sofed_flwr.encoder import FrozenEncoder, save_encoder
+from sofed_flwr.encoder import FrozenEncoder, load_encoder, save_encoder
 from sofed_flwr.evaluation.features import untouched
 from tests.datasets.test_folder import save_image
 from tests.evaluation.test_evaluation import gratings
@@ -225,6 +225,26 @@ def test_fine_tuning_is_kept_where_held_out_labels_are_better_and_test_images_ch
 
 
 @pytest.mark.usefixtures("_short")
+def test_an_encoder_that_saw_labels_says_so_wherever_it_goes(tmp_path: Path) -> None:
+    """Fine-tuned, fitted once more on the same images, and exported without its head."""
+    labels = labels_of(two_kinds(gratings(80)))
+    tuned = fitted(labels, fine_tuning=True)
+    assert not any("trained with labels" in text for text in sentences(tuned))
+    write_model(tmp_path / "one", tuned.classifier)
+    again = fitted(labels, encoder=load_encoder(tmp_path / "one"))
+    warning = "the encoder was trained with labels; if these images are among them, the accuracy is too high"
+    assert sentences(again)[0] == warning
+    write_model(tmp_path / "two", again.classifier)
+    write_model(tmp_path / "alone", load_classifier(tmp_path / "two").encoder)
+    for name in ("one", "two", "alone"):
+        assert load_encoder(tmp_path / name).facts["fine_tuned"] == {"images": 80, "classes": 2}
+        card = (tmp_path / name / "README.md").read_text()
+        assert "- fine-tuned with labels: 80 images of 2 classes" in card.splitlines()
+        assert "encoder, without labels" not in card
+        assert (f"- warnings: `{warning}`" in card.splitlines()) == (name == "two")
+
+
+@pytest.mark.usefixtures("_short")
 def test_fine_tuning_that_changes_nothing_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finetune, "LEARNING_RATE", 0.0)
     monkeypatch.setattr(finetune, "FEWEST_STEPS", 5)
@@ -232,6 +252,7 @@ def test_fine_tuning_that_changes_nothing_is_not_kept(monkeypatch: pytest.Monkey
     found = fitted(labels_of(two_kinds(gratings(40))), True)
     assert found.kept.name == FROZEN
     assert found.classifier.facts["training"] == FROZEN
+    assert not found.classifier.encoder.fine_tuned
 
 
 def test_of_many_labels_one_fold_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,4 +80,6 @@ def test_no_text_of_a_stranger_becomes_markdown() -> None:
 def test_numbers_of_any_size_and_facts_of_any_type_are_written() -> None:
     for odd in (10**400, -1, 1e308, True, None, [], {}, [[]], "x" * 9000):
         text = card(("ant",), odd, results=odd, clients=odd, seed=odd, pretrained={"name": odd, "sha256": "0"})
-        assert len(text) < 5000
+        facts = {**encoder_of().facts, "fine_tuned": {"images": odd, "classes": odd}}
+        text += model_card({**timm_config(encoder_of(), ()), "sofed": facts})
+        assert len(text) < 8000
