@@ -23,6 +23,8 @@ from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Pixels
 
 OTHER_CLASSES = "the images are of other classes than the model's, so there is no accuracy"
+NO_TEST = "the accuracy only compares the files with each other: images that the model was fitted on count, too"
+"""A model does not say which images those were."""
 
 
 def images_for(model: Model, place: Path, words: Sequence[str]) -> Material:
@@ -39,7 +41,7 @@ def images_for(model: Model, place: Path, words: Sequence[str]) -> Material:
     found = of_dataset(split, names, "the images", Choice(per_class=max(1, IMAGES // classes)), remarks)
     assert found.test is not None, "a dataset has test images"
     targets = _targets(found, model.classes)
-    remarks = [*found.remarks, *([OTHER_CLASSES] if targets is None else [])]
+    remarks = [*found.remarks, OTHER_CLASSES if targets is None else NO_TEST]
     return Material(found.train.data.images, found.test.data.images, targets, tuple(remarks))
 
 

@@ -45,6 +45,7 @@ def test_a_classifier_becomes_a_file_that_answers_the_same(tmp_path: Path, model
     assert (done.exit_code, done.stderr) == (0, ""), done.output
     assert "parity with torch on 40 given and 60 generated images: largest difference " in done.stdout
     assert "accuracy (%)" in done.stdout
+    assert "images that the model was fitted on count, too" in done.stdout
     assert done.stdout.endswith(f"{tmp_path / 'model.onnx'}\n")
     answers = []
     for one in (model, tmp_path / "model.onnx"):
