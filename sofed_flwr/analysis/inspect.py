@@ -14,7 +14,7 @@ from sofed_flwr.analysis.report.read import read_run
 from sofed_flwr.analysis.report.turnover import turnover
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.redaction import one_line
-from sofed_flwr.storage.generations import write_privately
+from sofed_flwr.storage.atomic_files import SECRET, write_atomically
 
 
 def inspect(path: Path, out: Path, watched: Watched = unwatched) -> list[str]:
@@ -33,8 +33,8 @@ def inspect(path: Path, out: Path, watched: Watched = unwatched) -> list[str]:
     drawn = sheets(held, watched)
     sections = [holdings({name: held}), *([turnover(run)] if run else []), pictures(drawn)]
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_privately(out, document(f"Buffers of {name}", sections).encode())
-    write_privately(out.with_suffix(".png"), png([sheet.pixels for sheet in drawn]))
+    write_atomically(out, document(f"Buffers of {name}", sections).encode(), SECRET)
+    write_atomically(out.with_suffix(".png"), png([sheet.pixels for sheet in drawn]), SECRET)
     return [_line(buffer) for buffer in held]
 
 

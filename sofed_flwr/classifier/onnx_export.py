@@ -19,7 +19,7 @@ from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Pixels
 from sofed_flwr.core.rng import numpy_generator
 from sofed_flwr.datasets.shapes import render_shapes
-from sofed_flwr.storage.generations import write_atomically
+from sofed_flwr.storage.atomic_files import write_atomically
 
 SUFFIX = ".onnx"
 FP32, INT8 = "ONNX fp32", "ONNX int8"

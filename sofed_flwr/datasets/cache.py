@@ -21,7 +21,7 @@ from sofed_flwr.core.errors import DamagedCacheError
 from sofed_flwr.core.records import LabeledImages, Split
 from sofed_flwr.datasets.base import Dataset
 from sofed_flwr.datasets.cache_folder import cache_root, locked, unwritable
-from sofed_flwr.storage.generations import write_atomically
+from sofed_flwr.storage.atomic_files import write_atomically
 
 log = logging.getLogger(__name__)
 

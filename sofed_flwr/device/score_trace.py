@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sofed_flwr.core.records import Pool, Selection
 from sofed_flwr.policies.base import Scorer
-from sofed_flwr.storage.generations import write_atomically
+from sofed_flwr.storage.atomic_files import write_atomically
 
 
 @dataclass

@@ -17,7 +17,7 @@ from sofed_flwr.config.compose import compose, refuse_reach, sweep
 from sofed_flwr.config.override_text import quoted
 from sofed_flwr.core.errors import ConfigError, DamagedFileError, InterruptedRunError, RunFailed
 from sofed_flwr.launch.sweep_table import Outcome, as_json, as_markdown
-from sofed_flwr.storage.generations import write_atomically
+from sofed_flwr.storage.atomic_files import write_atomically
 from sofed_flwr.storage.run_directory import RunDirectory
 
 Simulate = Callable[[Sequence[str]], tuple[RunDirectory, dict[str, Any]]]

@@ -1,23 +1,23 @@
 """Crash-safe tensors on disk: device state and server checkpoints.
 
-A generation is one file written beside its predecessor (temporary file, fsync, rename, directory fsync), so kill -9 or
-a power cut at any moment leaves the old or the new one whole, and a full disk leaves the old one. A damaged
-byte costs one part (`tensor_file.py`); the file's head, which all parts need, has a copy beside it. If nothing of a
-generation can be used, its predecessor is read instead. Two generations are kept, so that a device can also repeat a
-round that the server lost (`device/participant.py`).
+A generation is one file written beside its predecessor (`atomic_files.py`), so kill -9 or a power cut at any moment
+leaves the old or the new one whole, and a full disk leaves the old one. A damaged byte costs one part
+(`tensor_file.py`); the file's head, which all parts need, has a copy beside it. If nothing of a generation can be used,
+its predecessor is read instead. Two generations are kept, so that a device can also repeat a round that the server lost
+(`device/participant.py`).
 """
 
 import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sofed_flwr.core.errors import DamagedFileError
 from sofed_flwr.core.records import State
+from sofed_flwr.storage.atomic_files import write_atomically, write_together
 from sofed_flwr.storage.tensor_file import Content, Parts, decode, encode, head_of
 
 GENERATIONS_KEPT = 2
@@ -55,7 +55,7 @@ class Store:
             stray.unlink(missing_ok=True)
         content = encode(generation.tensors, generation.meta, parts)
         path = self.directory / f"{generation.number:08d}.safetensors"
-        _replace({_copy_of(path): head_of(content), path: content})
+        write_together({_copy_of(path): head_of(content), path: content})
         self._tidy(generation.number)
 
     def generations(self) -> Iterator[Generation]:
@@ -107,16 +107,6 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
     return content.tensors, content.meta
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace a file's content in one step that survives a power cut."""
-    _replace({path: content})
-
-
-def write_privately(path: Path, content: bytes) -> None:
-    """The same, and nobody but its owner may read the file, not even while it is being written."""
-    _replace({path: content}, private=True)
-
-
 def _read(path: Path, copy: Path | None = None) -> Content:
     try:
         return decode(path.read_bytes(), copy.read_bytes() if copy and copy.exists() else None)
@@ -126,39 +116,3 @@ def _read(path: Path, copy: Path | None = None) -> Content:
 
 def _copy_of(path: Path) -> Path:
     return path.with_suffix(".head")
-
-
-def _replace(contents: Mapping[Path, bytes], private: bool = False) -> None:
-    """Replace files of one directory in this order, once all contents are on disk: a full disk replaces none."""
-    temporaries = {path: path.with_name(f"{path.name}.tmp") for path in contents}
-    try:
-        for path, content in contents.items():
-            _write_through(temporaries[path], content, private)
-        for path, temporary in temporaries.items():
-            temporary.replace(path)
-    except OSError:
-        for temporary in temporaries.values():
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-        raise
-    for directory in {path.parent for path in contents}:
-        sync_directory(directory)
-
-
-def _write_through(path: Path, content: bytes, private: bool) -> None:
-    if private:
-        path.unlink(missing_ok=True)
-    how = (os.O_EXCL, 0o600) if private else (os.O_TRUNC, 0o666)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | how[0], how[1]), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_directory(directory: Path) -> None:
-    """Make created and removed names survive a power cut."""
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sofed_flwr.storage.generations import write_atomically
+from sofed_flwr.storage.atomic_files import write_atomically
 
 Row = dict[str, Any]
 

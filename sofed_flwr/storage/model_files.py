@@ -19,7 +19,8 @@ from typing import Any, NoReturn
 
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.core.records import State
-from sofed_flwr.storage.generations import ALL_OR_NOTHING, sync_directory, write_atomically
+from sofed_flwr.storage.atomic_files import sync_directory, write_atomically
+from sofed_flwr.storage.generations import ALL_OR_NOTHING
 from sofed_flwr.storage.tensor_file import decode, encode
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"

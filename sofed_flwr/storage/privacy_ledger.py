@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Noise, Release
-from sofed_flwr.storage.generations import write_atomically
+from sofed_flwr.storage.atomic_files import write_atomically
 
 UNKNOWN = "unknown"
 """The run of an unfinished line."""

@@ -25,7 +25,8 @@ from typing import Any
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import State
 from sofed_flwr.core.state_dicts import not_finite, over, under
-from sofed_flwr.storage.generations import Generation, Store, write_atomically
+from sofed_flwr.storage.atomic_files import write_atomically
+from sofed_flwr.storage.generations import Generation, Store
 from sofed_flwr.storage.metrics_log import RunLog
 from sofed_flwr.storage.privacy_ledger import PrivacyLedger
 from sofed_flwr.storage.run_lock import RunLock

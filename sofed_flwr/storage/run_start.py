@@ -9,7 +9,7 @@ from typing import Any
 
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Noise, State
-from sofed_flwr.storage.generations import write_atomically
+from sofed_flwr.storage.atomic_files import write_atomically
 from sofed_flwr.storage.metrics_log import read_rows
 from sofed_flwr.storage.run_directory import Checkpoint, RunDirectory
 

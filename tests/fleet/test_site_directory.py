@@ -56,7 +56,7 @@ def test_a_new_and_an_empty_directory_are_taken(tmp_path: Path) -> None:
 def test_what_a_killed_first_run_left_is_continued_and_a_site_stays_one(tmp_path: Path) -> None:
     place = tmp_path / "site"
     place.mkdir()
-    (place / "..gitignore.tmp").write_text("# Priv")  # killed at its first file
+    (place / ".gitignore.tmp").write_text("# Priv")  # killed at its first file
     assert order(place, "--devices", "1").exit_code == 0
     (place / ".gitignore").unlink()  # its owner's wish
     (place / "notes.txt").touch()
@@ -123,7 +123,7 @@ def test_a_read_only_site_is_read_and_its_extension_is_one_sentence(
 
     monkeypatch.setattr(os, "open", read_only)
     provision(tmp_path / "site", ["server.lan"], 1)  # nothing to write
-    with pytest.raises(ConfigError, match=r"keys/.device-1.pub.tmp|device-1.* cannot be made .*Read-only file system"):
+    with pytest.raises(ConfigError, match=r"keys/device-1.pub.tmp|device-1.* cannot be made .*Read-only file system"):
         provision(tmp_path / "site", devices=2)
 
 

@@ -17,7 +17,7 @@ from sofed_flwr.analysis.report.read import read_run
 from sofed_flwr.analysis.report.section import Runs, Section
 from sofed_flwr.analysis.report.turnover import turnover
 from sofed_flwr.core.errors import ConfigError
-from sofed_flwr.storage.generations import write_atomically, write_privately
+from sofed_flwr.storage.atomic_files import SECRET, write_atomically
 
 
 def write_report(paths: Sequence[Path], out: Path, images: bool = True) -> str:
@@ -29,7 +29,7 @@ def write_report(paths: Sequence[Path], out: Path, images: bool = True) -> str:
     out.parent.mkdir(parents=True, exist_ok=True)
     held = {name: read_all(simulated_homes(path)) for name, path in zip(runs, paths, strict=True)}
     drawn = sheets(next(iter(held.values()))) if images and len(runs) == 1 else []
-    (write_privately if drawn else write_atomically)(out, page(runs, held, drawn).encode())
+    write_atomically(out, page(runs, held, drawn).encode(), SECRET if drawn else None)
     write_atomically(out.with_suffix(".md"), markdown.encode())
     return markdown
 

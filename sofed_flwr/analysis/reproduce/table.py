@@ -15,7 +15,7 @@ from sofed_flwr.analysis.reproduce.records import Earlier, RunRecord, merged, re
 from sofed_flwr.analysis.reproduce.results import Results, collect, machine, markdown
 from sofed_flwr.analysis.reproduce.runs import Simulate, perform, place
 from sofed_flwr.analysis.reproduce.timing import batch_seconds
-from sofed_flwr.storage.generations import write_atomically
+from sofed_flwr.storage.atomic_files import write_atomically
 from sofed_flwr.storage.run_directory import RunDirectory
 
 TIMED_ITERATIONS = 120

@@ -19,7 +19,7 @@ sys.exit(0 if read else "the camera gives no frame")
 
 
 def check_state(place: Path) -> Finding:
-    """Write a file as `storage/generations.py` does, and check who else may read: the buffer holds images."""
+    """Write a file as `storage/atomic_files.py` does, and check who else may read: the buffer holds images."""
     remedy = f"sudo install -d -m 0700 -o sofed {place}, and run this check as the user who trains: sudo -u sofed"
     if not place.is_dir():
         return Finding("state", "fail", f"{place} is not a directory", remedy)

@@ -15,11 +15,12 @@ from pathlib import Path
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.fleet.provision import certificates, scripts, units
 from sofed_flwr.fleet.provision.certify import certify
-from sofed_flwr.fleet.provision.files import PROGRAM, PUBLIC, SECRET, folder, once, write
+from sofed_flwr.fleet.provision.files import PROGRAM, PUBLIC, folder, once, write
 from sofed_flwr.fleet.provision.hosts import bracketed, refuse_bad_host
 from sofed_flwr.fleet.provision.place import claimed, resolved
 from sofed_flwr.fleet.provision.settings import settings
 from sofed_flwr.fleet.provision.site import CONNECTION, Site
+from sofed_flwr.storage.atomic_files import SECRET
 
 DEVICE_SETTINGS = {
     "SOFED_BIN": "/opt/sofed/bin",

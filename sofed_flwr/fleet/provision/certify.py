@@ -11,9 +11,10 @@ from pathlib import Path
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.fleet.provision import certificates, trust
 from sofed_flwr.fleet.provision.certificates import RENEW_DAYS
-from sofed_flwr.fleet.provision.files import PUBLIC, SECRET, folder, once, write
+from sofed_flwr.fleet.provision.files import PUBLIC, folder, once, write
 from sofed_flwr.fleet.provision.hosts import split_address
 from sofed_flwr.fleet.provision.site import Site
+from sofed_flwr.storage.atomic_files import SECRET
 
 LOOPBACK = ["localhost", "127.0.0.1"]
 """The server's names for itself: its own executor connects over TLS, too."""

@@ -1,16 +1,15 @@
 """Files of a site: written atomically, with their mode from the first byte; secrets are never overwritten.
 
 A run of `sofed provision` may be killed at any moment and is repeated for every new device. So each file exists
-completely or not at all (temporary file, fsync, rename, fsync of the directory: if a later file survives a power cut,
-so do earlier ones). Existing files are kept, and a private key is never readable by others, not even while it is
-written, which `storage.generations.write_atomically` does not ensure.
+completely or not at all (`storage/atomic_files.py`). Existing files are kept, and a private key is never readable by
+others, not even while it is written.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-SECRET = 0o600
+from sofed_flwr.storage.atomic_files import write_atomically
+
 PUBLIC = 0o644
 PROGRAM = 0o755
 PRIVATE_FOLDER = 0o700
@@ -33,19 +32,7 @@ def write(path: Path, content: bytes, wanted: int) -> None:
     """Write the file in one step; one with this content and mode already is not touched."""
     if path.exists() and path.read_bytes() == content and mode(path) == wanted:
         return
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, wanted), "wb") as file:
-        os.fchmod(file.fileno(), wanted)  # the umask may have removed bits
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    handle = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    write_atomically(path, content, wanted)
 
 
 def once(path: Path, make: Callable[[], bytes], wanted: int) -> bytes:

@@ -63,7 +63,7 @@ def _refuse_foreign(place: Path) -> None:
         raise ConfigError(f"{place} is a file; a site needs a directory")
     if (owner := place.stat().st_uid) != os.geteuid():
         raise ConfigError(f"{place} belongs to {_user(owner)}; run this as that user, or choose another directory")
-    others = sorted({path.name for path in place.iterdir()} - {f".{MARK}.tmp"})
+    others = sorted({path.name for path in place.iterdir()} - {f"{MARK}.tmp"})
     if others and not is_site(place):
         raise ConfigError(
             f"{place} is not a site and not empty (it holds {others[0]!r}); choose a new or an empty directory"
