@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sofed_flwr.core.errors import ConfigError
-from sofed_flwr.datasets.image_files import UNLABELED, find_images
+from sofed_flwr.datasets.image_files import UNLABELED, PassedOver, find_images
 
 CLASSES = 1000
 """More would need a solver of another kind: L-BFGS keeps 200 times the weights of the head in float64."""
@@ -28,11 +28,15 @@ Entry = tuple[Path, str]
 
 
 class LabelFiles(NamedTuple):
-    """Labelled files, in a fixed order; `test` is None where nothing says which images are for testing."""
+    """Labelled files, in a fixed order; `test` is None where nothing says which images are for testing.
+
+    `passed_over` is what lies beside them.
+    """
 
     root: Path
     train: list[Entry]
     test: list[Entry] | None
+    passed_over: PassedOver
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -42,14 +46,16 @@ class LabelFiles(NamedTuple):
 
 def find_labels(place: Path) -> LabelFiles:
     """A folder's images by class folder, in train/ and test/ if it has both; otherwise the rows of a CSV."""
+    passed_over = PassedOver()
     if place.is_dir():
         halves = [place / half for half in ("train", "test")]
         if all(half.is_dir() for half in halves):
-            found = LabelFiles(place, *map(_class_folders, halves))
+            train, test = (_class_folders(half, passed_over) for half in halves)
+            found = LabelFiles(place, train, test, passed_over)
         else:
-            found = LabelFiles(place, _class_folders(place), None)
+            found = LabelFiles(place, _class_folders(place, passed_over), None, passed_over)
     elif place.is_file():
-        found = LabelFiles(place.parent, _rows(place), None)
+        found = LabelFiles(place.parent, _rows(place), None, passed_over)
     else:
         raise ConfigError(
             f"{place} is neither a folder nor a file; expected class folders, a CSV, or overrides like dataset=shapes"
@@ -59,16 +65,18 @@ def find_labels(place: Path) -> LabelFiles:
     return found
 
 
-def _class_folders(folder: Path) -> list[Entry]:
+def _class_folders(folder: Path, passed_over: PassedOver) -> list[Entry]:
     try:
-        found = find_images(folder, [])
+        found = find_images(folder, passed_over)
     except ValueError as error:
         raise ConfigError(f"{folder}: {error}") from error
     if any(label == UNLABELED for _, label in found):
         raise ConfigError(f"{folder} holds images without class folders; expected {folder}/CLASS/IMAGE")
     folders = {path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
     if empty := sorted(folders - {label for _, label in found}):
-        raise ConfigError(f"{folder / empty[0]} holds no image; add some, or remove the folder")
+        photos = [": ".join(photo) for photo in passed_over.photos if Path(photo[0]).is_relative_to(folder / empty[0])]
+        remedy = photos[0] if photos else "add some, or remove the folder"
+        raise ConfigError(f"{folder / empty[0]} holds no image; {remedy}")
     return [(Path(file), label) for file, label in found]
 
 

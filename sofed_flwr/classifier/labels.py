@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from sofed_flwr.classifier.label_files import Entry, find_labels, refuse_what_are_no_classes
+from sofed_flwr.classifier.label_files import Entry, LabelFiles, find_labels, refuse_what_are_no_classes
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Indices, LabeledImages, Labels, Split
 from sofed_flwr.core.redaction import one_line
@@ -68,7 +68,7 @@ def read_labels(place: Path, size: tuple[int, int], choice: Choice, watch: Watch
     def read(entries: list[Entry], half: str) -> NamedImages:
         images, labels, names = [], [], []
         for file, label in watch(entries, f"reading {half} images"):
-            name = one_line(str(file.relative_to(found.root) if file.is_relative_to(found.root) else file))
+            name = one_line(_name(file, found))
             try:
                 images.append(decode(file, size))
             except Exception as error:  # PIL's decoders raise whatever a broken file makes them stumble over
@@ -82,8 +82,17 @@ def read_labels(place: Path, size: tuple[int, int], choice: Choice, watch: Watch
     train = read([found.train[place] for place in chosen], "labelled")
     test = None if found.test is None else read(found.test, "test")
     _refuse_lost(place, found.classes, train, test, failures)
-    remarks = (f"{len(failures)} unreadable images left out, the first is {failures[0]}",) if failures else ()
-    return LabelSet(found.classes, train, test, "folder" if place.is_dir() else "CSV", remarks)
+    failures += [one_line(f"{_name(Path(photo), found)}: {why}") for photo, why in found.passed_over.photos]
+    remarks = [f"{len(failures)} unreadable images left out, the first is {failures[0]}"] if failures else []
+    if links := found.passed_over.folders:
+        remarks.append(
+            one_line(f"{len(links)} links to folders are not followed, the first is {_name(Path(links[0]), found)}")
+        )
+    return LabelSet(found.classes, train, test, "folder" if place.is_dir() else "CSV", tuple(remarks))
+
+
+def _name(file: Path, found: LabelFiles) -> str:
+    return str(file.relative_to(found.root) if file.is_relative_to(found.root) else file)
 
 
 def of_dataset(split: Split, names: Sequence[str] | None, source: str, choice: Choice, remarks: list[str]) -> LabelSet:

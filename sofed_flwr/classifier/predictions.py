@@ -16,7 +16,7 @@ from sofed_flwr.classifier.labels import Watch
 from sofed_flwr.classifier.model import Predictor
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Pixels
-from sofed_flwr.datasets.image_files import images_below
+from sofed_flwr.datasets.image_files import PassedOver, images_below
 from sofed_flwr.images.batches import read_image
 
 UNSURE = "unsure"
@@ -39,10 +39,11 @@ def find_files(places: Sequence[Path], failures: list[str]) -> list[Path]:
     """Files as they are named, those of a directory in order of name; what holds no image is added to `failures`."""
     found = []
     for place in places:
-        passed_over: list[str] = []
+        passed_over = PassedOver()
         within = [Path(file) for file in images_below(place, passed_over)] if place.is_dir() else [place]
-        failures += [f"{link}: a link to a folder, which is not followed" for link in passed_over]
-        if not within:
+        failures += [f"{link}: a link to a folder, which is not followed" for link in passed_over.folders]
+        failures += [f"{photo}: {why}" for photo, why in passed_over.photos]
+        if not within and not passed_over.photos:
             failures.append(f"{place}: a folder without images")
         found += within
     return found

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from sofed_flwr.core.records import LabeledImages, Split
 from sofed_flwr.core.redaction import one_line
 from sofed_flwr.core.rng import numpy_generator
-from sofed_flwr.datasets.image_files import LAYOUTS, Entry, find_images
+from sofed_flwr.datasets.image_files import LAYOUTS, Entry, PassedOver, find_images
 from sofed_flwr.images.decoding import decode
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Folder:
     def fingerprint(self) -> str:
         """The arguments, and name, size and time of last change of every file."""
         digest = hashlib.sha256()
-        for file, _ in (entry for half in self._halves([]) for entry in half):
+        for file, _ in (entry for half in self._halves(PassedOver()) for entry in half):
             status = file.stat()
             digest.update(os.fsencode(f"{file.path}\0{status.st_size}\0{status.st_mtime_ns}\0"))
         return f"folder:{self._root()}:{self.size}:{self.test_fraction}:{self.seed}:{digest.hexdigest()}"
@@ -52,39 +52,42 @@ class Folder:
     @property
     def class_names(self) -> tuple[str, ...]:
         """In the order of their labels."""
-        return _class_names(*self._halves([]))
+        return _class_names(*self._halves(PassedOver()))
 
     def load(self) -> Split:
         """Decode every file; those that cannot be decoded are left out, and counted in a warning."""
-        passed_over: list[str] = []
+        passed_over = PassedOver()
         train, test = self._halves(passed_over)
         log.info("%s: %s", self.path, one_line(_counted(train, test)))
-        if passed_over:
-            first = one_line(passed_over[0])
-            log.warning("%s: %d folders are passed over, the first is %s", self.path, len(passed_over), first)
+        if folders := passed_over.folders:
+            log.warning(
+                "%s: %d folders are passed over, the first is %s", self.path, len(folders), one_line(folders[0])
+            )
         numbers = {name: number for number, name in enumerate(_class_names(train, test))}
-        failures: list[str] = []
+        failures = [f"{Path(photo).name}: {why}" for photo, why in passed_over.photos]
         split = Split(*(self._decoded(half, numbers, failures) for half in (train, test)))
         if failures:
             first = one_line(failures[0])
             log.warning("%s: %d unreadable images left out, the first is %s", self.path, len(failures), first)
         return split
 
-    def _halves(self, passed_over: list[str]) -> tuple[list[Entry], list[Entry]]:
-        """Training and test files, neither empty; folders that are not looked into are added to `passed_over`."""
+    def _halves(self, passed_over: PassedOver) -> tuple[list[Entry], list[Entry]]:
+        """Training and test files, neither empty; what is not looked into or not read is added to `passed_over`."""
         root = self._root()
         given = [root / half for half in ("train", "test")]
         try:
             if all(folder.is_dir() for folder in given):
                 train, test = (find_images(folder, passed_over) for folder in given)
-                passed_over += sorted(str(path) for path in root.iterdir() if path.is_dir() and path not in given)
+                others = (str(path) for path in root.iterdir() if path.is_dir() and path not in given)
+                passed_over.folders.extend(sorted(others))
             else:
                 train, test = self._held_out(find_images(root, passed_over))
         except ValueError as error:
             raise ValueError(f"path={self.path!r}: {error}") from error
         for half, entries in (("training", train), ("test", test)):
             if not entries:
-                raise ValueError(f"path={self.path!r} has no {half} images; {LAYOUTS}")
+                reason = ": ".join(passed_over.photos[0]) if passed_over.photos else LAYOUTS
+                raise ValueError(f"path={self.path!r} has no {half} images; {reason}")
         return train, test
 
     def _root(self) -> Path:

@@ -1,14 +1,16 @@
 """Which image files a folder holds, and of which class: the first folder below it, whatever the file's depth.
 
 A class folder may be a link; a link to a folder further down is not followed: so no file is found twice, the search
-ends, and a link in a downloaded archive leads nowhere else. Hidden files and folders are skipped.
+ends, and a link in a downloaded archive leads nowhere else. Hidden files and folders are skipped. Photos in a format
+that is not read are no images here, but their owner is told.
 """
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from sofed_flwr.images.decoding import has_image_name
+from sofed_flwr.images.decoding import has_image_name, why_not_read
 
 LAYOUTS = "expected are train/CLASS/ and test/CLASS/, or CLASS/, or images without any folders"
 UNLABELED = ""
@@ -21,12 +23,27 @@ Entry = tuple[File, str]
 """A file and its class."""
 
 
-def find_images(folder: Path, passed_over: list[str]) -> list[Entry]:
+@dataclass(frozen=True)
+class PassedOver:
+    """What a search leaves out, by path: folders that are not looked into, and photos with the reason."""
+
+    folders: list[str] = field(default_factory=list)
+    photos: list[tuple[str, str]] = field(default_factory=list)
+
+    def add_photos(self, children: list[File]) -> None:
+        """Those of them whose format is not read."""
+        for child in children:
+            if (why := why_not_read(child.name)) is not None and _is_file(child):
+                self.photos.append((child.path, why))
+
+
+def find_images(folder: Path, passed_over: PassedOver) -> list[Entry]:
     """Image files in order of class and name: the order of a directory differs between machines.
 
-    Folders that are links inside a class are added to `passed_over`.
+    Folders that are links inside a class are added to `passed_over`, and photos in other formats.
     """
     children = _listing(folder)
+    passed_over.add_photos(children)
     loose = [(child, UNLABELED) for child in children if _is_image(child)]
     found = {child.name: list(images_below(child, passed_over)) for child in children if _is_folder(child)}
     nested = {name: files for name, files in found.items() if files}
@@ -51,17 +68,18 @@ def _refuse_what_are_no_classes(folder: Path, nested: dict[str, list[File]]) -> 
             )
 
 
-def images_below(top: Path | File, passed_over: list[str]) -> Iterator[File]:
+def images_below(top: Path | File, passed_over: PassedOver) -> Iterator[File]:
     """Files in order of their path's parts; a stack instead of a recursion, since folders can be nested deeply."""
     stack: list[Path | File] = [top]
     while stack:
         folder = stack.pop()
         children = _listing(folder)
+        passed_over.add_photos(children)
         yield from (child for child in children if _is_image(child))
         for child in reversed(children):
             if _is_folder(child):
                 if child.is_symlink():
-                    passed_over.append(child.path)
+                    passed_over.folders.append(child.path)
                 else:
                     stack.append(child)
 
@@ -72,8 +90,12 @@ def _listing(folder: Path | File) -> list[File]:
 
 
 def _is_image(entry: File) -> bool:
+    return has_image_name(entry.name) and _is_file(entry)
+
+
+def _is_file(entry: File) -> bool:
     try:
-        return has_image_name(entry.name) and entry.is_file()
+        return entry.is_file()
     except OSError:  # a link to itself
         return False
 

@@ -29,6 +29,29 @@ Size = tuple[int, int]
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The only decoders in use: PIL has others that start programs."""
+NOT_READ = frozenset(
+    [
+        "arw",
+        "avif",
+        "cr2",
+        "cr3",
+        "dng",
+        "heic",
+        "heif",
+        "hif",
+        "j2k",
+        "jp2",
+        "jxl",
+        "nef",
+        "orf",
+        "pef",
+        "psd",
+        "raf",
+        "rw2",
+        "srw",
+    ]
+)
+"""Extensions that photos have, too: phones' own formats and raw ones, so that nobody takes them for read."""
 MAX_PIXELS = 50_000_000
 """PIL needs 4 bytes for each, 8 where it has to convert them."""
 BYTES_PER_PIXEL = 8
@@ -46,6 +69,14 @@ def has_image_name(name: str) -> bool:
     """Whether the extension is one of ours; a hidden file is never an image."""
     _, dot, extension = name.lower().rpartition(".")
     return not name.startswith(".") and dot + extension in _extensions()
+
+
+def why_not_read(name: str) -> str | None:
+    """Of a photo whose format is known and not decoded; None of any other name, and of a hidden file."""
+    extension = name.lower().rpartition(".")[2]
+    if name.startswith(".") or extension not in NOT_READ:
+        return None
+    return f"{extension.upper()} is not read; save it as JPEG or PNG"
 
 
 @cache

@@ -90,6 +90,21 @@ def test_unreadable_images_are_left_out_and_told(tmp_path: Path) -> None:
     assert remark.isprintable()
 
 
+def test_photos_in_other_formats_and_links_to_folders_are_told(tmp_path: Path) -> None:
+    folders(tmp_path / "photos", cat=3, dog=2)
+    folders(tmp_path, elsewhere=1)
+    (tmp_path / "photos" / "cat" / "IMG_1.HEIC").touch()
+    (tmp_path / "photos" / "dog" / "more").symlink_to(tmp_path / "elsewhere")
+    assert read(tmp_path / "photos").remarks == (
+        "1 unreadable images left out, the first is cat/IMG_1.HEIC: HEIC is not read; save it as JPEG or PNG",
+        "1 links to folders are not followed, the first is dog/more",
+    )
+    (tmp_path / "photos" / "owl").mkdir()
+    (tmp_path / "photos" / "owl" / "2.cr2").touch()
+    with pytest.raises(ConfigError, match=r"owl holds no image; .*2\.cr2: CR2 is not read; save it as JPEG or PNG"):
+        read(tmp_path / "photos")
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [

@@ -82,14 +82,21 @@ def test_a_folder_is_searched_in_order_and_links_to_folders_are_named(tmp_path: 
         save(tmp_path / "photos" / name, 0)
     (tmp_path / "photos" / "notes.txt").touch()
     (tmp_path / "photos" / "link").symlink_to(tmp_path / "photos" / "a")
-    (tmp_path / "empty").mkdir()
+    for name in ("deep/3.heic", ".4.heic"):
+        (tmp_path / "photos" / "a" / name).touch()
+    (tmp_path / "photos" / "folder.heic").mkdir()
+    for name in ("empty", "phone"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "phone" / "5.AVIF").touch()
     failures: list[str] = []
-    found = find_files([tmp_path / "photos", tmp_path / "notes.txt", tmp_path / "empty"], failures)
+    found = find_files([tmp_path / "photos", *(tmp_path / name for name in ("notes.txt", "empty", "phone"))], failures)
     names = ["photos/b.png", "photos/a/2.png", "photos/a/deep/1.png", "notes.txt"]
     assert [str(path.relative_to(tmp_path)) for path in found] == names
     assert failures == [
         f"{tmp_path}/photos/link: a link to a folder, which is not followed",
+        f"{tmp_path}/photos/a/deep/3.heic: HEIC is not read; save it as JPEG or PNG",
         f"{tmp_path}/empty: a folder without images",
+        f"{tmp_path}/phone/5.AVIF: AVIF is not read; save it as JPEG or PNG",
     ]
 
 

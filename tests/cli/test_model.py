@@ -84,6 +84,10 @@ def test_the_exit_code_says_what_was_read(tmp_path: Path, model: Path) -> None:
     assert none.exit_code == 2
     assert none.stderr.startswith("sofed: none of the images can be read; ")
     assert (none.stdout, none.stderr.count("\n")) == ("", 1)
+    (tmp_path / "photos" / "IMG_1.heic").touch()
+    other = sofed("predict", model, tmp_path / "photos")
+    told = f"sofed: {tmp_path}/photos/IMG_1.heic: HEIC is not read; save it as JPEG or PNG\n"
+    assert (other.exit_code, other.stderr) == (1, told)
 
 
 def test_wrong_words_are_one_sentence(tmp_path: Path, model: Path) -> None:

@@ -199,6 +199,18 @@ def test_an_unreadable_file_is_left_out_and_counted(
     assert "2 unreadable images left out, the first is 2.png: " in record.getMessage()
 
 
+def test_photos_in_other_formats_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("ant/1.png", "ant/2.png", "bee/3.png", "bee/4.png"):
+        save_image(tmp_path / name)
+    for name in ("bee/deep/5.jxl", "ant/6.HEIC"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert len(folder(tmp_path).load().train) == 2
+    (record,) = caplog.records
+    told = "2 unreadable images left out, the first is 6.HEIC: HEIC is not read; save it as JPEG or PNG"
+    assert told in record.getMessage()
+
+
 def test_other_and_hidden_files_are_not_images(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     save_image(tmp_path / "1.PNG", 1)
     save_image(tmp_path / "2.jpeg", 2)
@@ -269,6 +281,7 @@ def nothing_readable(path: Path) -> None:
         (loose_and_sorted, r"holds images \(1.png\) beside folders of images \(ant\); expected are train/CLASS/"),
         (no_image, r"has no training images; expected are train/CLASS/ and test/CLASS/, or CLASS/, or images without"),
         (no_test_image, "has no test images"),
+        (lambda path: (path / "1.heic").touch(), r"has no training images; .*1.heic: HEIC is not read"),
         (nothing_readable, r"none of 3 images can be read; \d.png: not an image in one of the formats"),
         (
             wrapped,
