@@ -29,29 +29,9 @@ Size = tuple[int, int]
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """The only decoders in use: PIL has others that start programs."""
-NOT_READ = frozenset(
-    [
-        "arw",
-        "avif",
-        "cr2",
-        "cr3",
-        "dng",
-        "heic",
-        "heif",
-        "hif",
-        "j2k",
-        "jp2",
-        "jxl",
-        "nef",
-        "orf",
-        "pef",
-        "psd",
-        "raf",
-        "rw2",
-        "srw",
-    ]
-)
-"""Extensions that photos have, too: phones' own formats and raw ones, so that nobody takes them for read."""
+RAW = {"arw", "cr2", "cr3", "dng", "nef", "orf", "pef", "raf", "rw2", "srw"}
+NOT_READ = {"avif", "heic", "heif", "hif", "j2k", "jp2", "jxl", "psd"} | RAW
+"""Extensions that photos have, too: their owner must not take them for read."""
 MAX_PIXELS = 50_000_000
 """PIL needs 4 bytes for each, 8 where it has to convert them."""
 BYTES_PER_PIXEL = 8

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
+from PIL import Image
 from typer.testing import CliRunner
 
-from sofed_flwr.classifier.model_directory import write_model
+from sofed_flwr.classifier.model_directory import load_classifier, write_model
 from sofed_flwr.cli.main import app
 from sofed_flwr.datasets.shapes import CLASS_NAMES
 from tests.support.federation import ROOT
-from tests.support.frames import fill
+from tests.support.frames import fill, picture
 from tests.support.models import classifier_of, encoder_of
 
 SHAPES = [word for key in ("dataset=shapes", "dataset.train=60", "dataset.test=40") for word in ("--calibrate", key)]
@@ -31,9 +32,10 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def printed_program(directory: Path) -> str:
-    """What the program of docs/models.md prints there, which must do without this project and torch."""
-    program = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "models.md").read_text(), re.DOTALL)[-1]
+def printed_program(page: str, directory: Path) -> str:
+    """What the program of a page prints there, which must do without this project and torch."""
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    (program,) = (program for program in programs if "onnxruntime" in program)
     alone = 'import sys\nassert not {"torch", "sofed_flwr", "onnx"} & sys.modules.keys()\n'
     command = [sys.executable, "-I", "-c", program + alone]
     return subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True).stdout.strip()
@@ -55,7 +57,20 @@ def test_a_classifier_becomes_a_file_that_answers_the_same(tmp_path: Path, model
     assert answers[0] == answers[1]
     assert len(answers[0]) == 3
     (tmp_path / "photos" / "1.jpg").rename(tmp_path / "holiday.jpg")
-    assert printed_program(tmp_path) == answers[0][0]
+    assert printed_program("models.md", tmp_path) == answers[0][0]
+
+
+def test_the_program_of_the_tutorial_turns_a_phones_photo_upright(tmp_path: Path, model: Path) -> None:
+    on_its_side = Image.Exif()
+    on_its_side[0x0112] = 6
+    picture(1, (48, 40)).save(tmp_path / "my_photo.jpg", exif=on_its_side, quality=95)
+    sofed("export", model, "--format", "onnx", "--out", tmp_path / "model.onnx")
+    done = sofed("predict", tmp_path / "model.onnx", tmp_path / "my_photo.jpg", "--json")
+    answer = json.loads(done.stdout)["top"][0]
+    picture(1, (48, 40)).save(tmp_path / "lying.jpg", quality=95)
+    (lying,) = load_classifier(model).probabilities(tmp_path / "lying.jpg")
+    told = f"onnxruntime: {answer['class']} {answer['probability']:.2f}"
+    assert printed_program("tutorial.md", tmp_path) == told != f"onnxruntime: {answer['class']} {lying.max():.2f}"
 
 
 def test_what_cannot_be_exported_is_one_sentence(tmp_path: Path, model: Path) -> None:
