@@ -15,12 +15,14 @@ from sofed_flwr.analysis.report.turnover import turnover
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.redaction import one_line
 from sofed_flwr.storage.atomic_files import SECRET, write_atomically
+from sofed_flwr.storage.plain_files import refuse_links
 
 
 def inspect(path: Path, out: Path, watched: Watched = unwatched) -> list[str]:
     """Write `out` and its .png; what they show, one line per device."""
     if out.suffix != ".html":
         raise ConfigError(f"--out={out}: the page is a file whose name ends in .html")
+    refuse_links(path)
     homes = device_homes(path)
     for home in homes:
         if out.resolve().is_relative_to(home.resolve()):

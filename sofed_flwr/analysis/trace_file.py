@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from sofed_flwr.core.errors import DamagedFileError
+from sofed_flwr.storage.plain_files import LARGEST_RECORD, read_plain_file
 
 Count = Annotated[int, Field(ge=0, le=10**12)]
 Score = Annotated[float, Field(ge=-1e100, le=1e100)] | None
@@ -46,7 +47,7 @@ def find_traces(run: Path) -> dict[tuple[int, int], Path]:
 def read_trace(path: Path) -> TraceFile:
     """Read one; the error names a damaged file."""
     try:
-        return TraceFile.model_validate_json(path.read_bytes())
+        return TraceFile.model_validate_json(read_plain_file(path, LARGEST_RECORD))
     except ValidationError as error:
         raise DamagedFileError(f"{path} is damaged ({error.errors()[0]['msg']})") from error
 

@@ -13,7 +13,7 @@ from sofed_flwr.classifier.onnx_limits import Graph, numbers_per_image, parsed, 
 from sofed_flwr.core.app_files import written_by
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.encoder import LARGEST_IMAGE
-from sofed_flwr.storage.model_files import read_plain_file
+from sofed_flwr.storage.plain_files import read_plain_file
 
 Layout = Literal["NHWC", "NCHW"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -56,7 +56,10 @@ class OnnxFile:
 
 def read_onnx(path: Path) -> OnnxFile:
     """A file of ours; anything else is a `DamagedFileError` that names it."""
-    return checked(read_plain_file(path, LARGEST_FILE), str(path))
+    try:
+        return checked(read_plain_file(path, LARGEST_FILE), str(path))
+    except FileNotFoundError as error:
+        raise DamagedFileError(f"{path} is missing") from error
 
 
 def serialised(model: Graph) -> OnnxFile:

@@ -18,6 +18,7 @@ from sofed_flwr.config.override_text import quoted
 from sofed_flwr.core.errors import ConfigError, DamagedFileError, InterruptedRunError, RunFailed
 from sofed_flwr.launch.sweep_table import Outcome, as_json, as_markdown
 from sofed_flwr.storage.atomic_files import write_atomically
+from sofed_flwr.storage.plain_files import LARGEST_RECORD, read_plain_file
 from sofed_flwr.storage.run_directory import RunDirectory
 
 Simulate = Callable[[Sequence[str]], tuple[RunDirectory, dict[str, Any]]]
@@ -121,13 +122,13 @@ def _read(directory: Path) -> Sweep:
     """What `run_sweep` wrote; anything else is refused in a sentence."""
     file = directory / "sweep.json"
     try:
-        jobs = json.loads(file.read_bytes())["jobs"]
+        jobs = json.loads(read_plain_file(file, LARGEST_RECORD))["jobs"]
         of_lists = isinstance(jobs, list) and jobs and all(isinstance(job, list) for job in jobs)
         if not of_lists or not all(isinstance(text, str) for job in jobs for text in job):
             raise TypeError
     except FileNotFoundError as error:
         raise ConfigError(f"resume={directory}: there is no sweep to continue, {file.name} is missing") from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, DamagedFileError) as error:
         raise ConfigError(f"{file}: is damaged; expected the overrides of each run") from error
     for job in jobs:
         refuse_reach(job, str(file))

@@ -23,6 +23,7 @@ from sofed_flwr.encoder import load_encoder
 from sofed_flwr.server import batch_norm
 from sofed_flwr.server.gate import unusable
 from sofed_flwr.storage.model_files import WEIGHTS
+from sofed_flwr.storage.plain_files import LARGEST_TENSORS, read_plain_file
 from sofed_flwr.storage.tensor_file import from_bytes, has_own_head, has_safetensors_head
 
 FILES = (WEIGHTS, "encoder.safetensors")
@@ -49,7 +50,7 @@ def load_pretrained(given: str, backbone: nn.Module, architecture: Component) ->
     place = Path(given)
     try:
         file = _file_of(place)
-        content = file.read_bytes()
+        content = read_plain_file(file, LARGEST_TENSORS)
         if has_own_head(content):
             taken = _own(place if place.is_dir() and file.name == WEIGHTS else file, architecture)
         else:

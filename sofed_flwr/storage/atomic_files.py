@@ -47,10 +47,9 @@ def sync_directory(directory: Path) -> None:
 
 
 def _write_through(path: Path, content: bytes, mode: int | None) -> None:
-    if mode is not None:
-        path.unlink(missing_ok=True)
-    how, bits = (os.O_TRUNC, 0o666) if mode is None else (os.O_EXCL, mode)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | how, bits), "wb") as file:
+    path.unlink(missing_ok=True)  # whatever is there, a link to another file, too
+    how, bits = os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode
+    with os.fdopen(os.open(path, how, bits), "wb") as file:
         if mode is not None:
             os.fchmod(file.fileno(), mode)  # the umask may have removed bits
         file.write(content)

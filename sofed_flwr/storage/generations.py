@@ -18,6 +18,7 @@ from typing import Any
 from sofed_flwr.core.errors import DamagedFileError
 from sofed_flwr.core.records import State
 from sofed_flwr.storage.atomic_files import write_atomically, write_together
+from sofed_flwr.storage.plain_files import LARGEST_TENSORS, read_plain_file
 from sofed_flwr.storage.tensor_file import Content, Parts, decode, encode, head_of
 
 GENERATIONS_KEPT = 2
@@ -109,7 +110,8 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
 
 def _read(path: Path, copy: Path | None = None) -> Content:
     try:
-        return decode(path.read_bytes(), copy.read_bytes() if copy and copy.exists() else None)
+        spare = read_plain_file(copy, LARGEST_TENSORS) if copy and copy.exists() else None
+        return decode(read_plain_file(path, LARGEST_TENSORS), spare)
     except DamagedFileError as error:
         raise DamagedFileError(f"{path} is damaged ({error})") from error
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sofed_flwr.storage.atomic_files import write_atomically
+from sofed_flwr.storage.plain_files import LARGEST_LOG, read_plain_file
 
 Row = dict[str, Any]
 
@@ -66,7 +67,7 @@ def read_rows(path: Path) -> list[Row]:
     """All undamaged rows; the last line may be incomplete."""
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")[:-1]
+    lines = read_plain_file(path, LARGEST_LOG).split(b"\n")[:-1]
     rows = [row for row in map(parse_row, lines) if row is not None]
     if damaged := len(lines) - len(rows):
         log.warning("%s: %d damaged %s left out", path, damaged, "line is" if damaged == 1 else "lines are")

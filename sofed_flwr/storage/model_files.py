@@ -11,7 +11,6 @@ Whatever is read may be anybody's: only plain files are opened, and no more of t
 
 import json
 import os
-import stat
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.core.records import State
 from sofed_flwr.storage.atomic_files import sync_directory, write_atomically
 from sofed_flwr.storage.generations import ALL_OR_NOTHING
+from sofed_flwr.storage.plain_files import read_plain_file
 from sofed_flwr.storage.tensor_file import decode, encode
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -94,18 +94,10 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _read(path: Path) -> bytes:
-    return read_plain_file(path, LARGEST[path.name])
-
-
-def read_plain_file(path: Path, largest: int) -> bytes:
-    """Of a pipe, a device or something larger than that not a byte is read."""
     try:
-        status = path.stat()
+        return read_plain_file(path, LARGEST[path.name])
     except FileNotFoundError as error:
         raise DamagedFileError(f"{path.name} is missing") from error
-    if not stat.S_ISREG(status.st_mode) or status.st_size > largest:
-        raise DamagedFileError(f"{path.name} is not a plain file of at most {largest} bytes")
-    return path.read_bytes()
 
 
 def refuse_to_replace(place: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Noise, Release
 from sofed_flwr.storage.atomic_files import write_atomically
+from sofed_flwr.storage.plain_files import LARGEST_LOG, read_plain_file
 
 UNKNOWN = "unknown"
 """The run of an unfinished line."""
@@ -67,7 +68,7 @@ class PrivacyLedger:
         try:
             if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):
                 raise OSError("it is not a plain file")
-            return self.path.read_bytes() if self.path.exists() else b""
+            return read_plain_file(self.path, LARGEST_LOG) if self.path.exists() else b""
         except OSError as error:
             raise ConfigError(f"{self.path}: the privacy ledger cannot be read ({error})") from error
 

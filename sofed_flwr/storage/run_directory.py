@@ -30,6 +30,7 @@ from sofed_flwr.storage.generations import Generation, Store
 from sofed_flwr.storage.metrics_log import RunLog
 from sofed_flwr.storage.privacy_ledger import PrivacyLedger
 from sofed_flwr.storage.run_lock import RunLock
+from sofed_flwr.storage.summary_file import read_summary
 
 MEMORY = "strategy/"
 GATE = "gate/"
@@ -94,12 +95,9 @@ class RunDirectory:
 
     def result(self, rounds: int) -> dict[str, Any] | None:
         """The summary of a run with this many rounds and all its files; None if it is not finished."""
-        try:
-            content = json.loads(self.summary.read_bytes())
-        except (OSError, ValueError):  # torn or missing: finishing the run writes it again
-            return None
-        whole = isinstance(content, dict) and content.get("rounds") == rounds and not self.missing()
-        return content if whole else None
+        summary = read_summary(self.summary)
+        whole = summary is not None and summary.rounds == rounds and not self.missing()
+        return summary.model_dump(exclude_unset=True) if summary and whole else None
 
     def newest(self) -> Checkpoint | None:
         """The last committed round that can be read and is finite, or None."""

@@ -11,6 +11,7 @@ from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Noise, State
 from sofed_flwr.storage.atomic_files import write_atomically
 from sofed_flwr.storage.metrics_log import read_rows
+from sofed_flwr.storage.plain_files import refuse_links
 from sofed_flwr.storage.run_directory import Checkpoint, RunDirectory
 
 
@@ -42,6 +43,7 @@ def begin(directory: RunDirectory, config: str, start: Start) -> Checkpoint | No
 
 def find(directory: RunDirectory, start: Start) -> Checkpoint | None:
     """The last committed round, None for a first start; what cannot be continued is refused. Changes nothing."""
+    refuse_links(directory.path)
     for file in (directory.config, directory.log.path, directory.ledger.path, directory.summary, directory.encoder):
         if file.is_dir():
             raise ConfigError(f"{file}: a directory where a file belongs")

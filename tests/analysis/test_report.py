@@ -41,7 +41,7 @@ def make_run(path: Path, rounds: int = 3, finished: bool = True, **config: Any) 
         log.write(number, {"knn": 20.0 + 10 * number, "linear_1.0": float("nan"), "linear_0.01": 40.25})
         log.write(number, {"seconds": 10.0})
     if finished:
-        (path / "summary.json").write_text("{}")
+        (path / "summary.json").write_text('{"seconds": 31.0, "untrained": {}}')
     return path
 
 
@@ -64,7 +64,7 @@ def cells(page: str) -> list[list[str]]:
     return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page) if "<td" in row]
 
 
-def test_the_tables_hold_the_numbers_of_the_diary(tmp_path: Path) -> None:
+def test_the_tables_hold_the_numbers_of_the_metrics_log(tmp_path: Path) -> None:
     rows = cells(page_of(make_run(tmp_path / "run")))
     assert ["run", "finished", "–", "–", "–", "importance", "–", "2", "0", "3 of 3", "31"] in rows
     assert ["run", "untrained", "20.0", "12.5", "30.0"] in rows

@@ -13,7 +13,6 @@ from sofed_flwr.analysis.reproduce.records import read_earlier, read_summary
 from sofed_flwr.cli.main import app
 from sofed_flwr.core.errors import DamagedFileError, RunFailed
 from sofed_flwr.storage.metrics_log import RunLog
-from sofed_flwr.storage.run_directory import RunDirectory
 from tests.support.federation import compose_once, composed_run
 
 TABLE = "table5_weak_views"
@@ -179,7 +178,7 @@ def test_a_damaged_file_of_results_is_not_written_over(command: Command) -> None
 )
 def test_a_torn_summary_is_none(text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "summary.json").write_text(text)
-    assert read_summary(RunDirectory(tmp_path)) is None
+    assert read_summary(tmp_path / "summary.json") is None
     assert "summary.json is damaged; the run counts as unfinished" in caplog.text
 
 

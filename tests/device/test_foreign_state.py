@@ -21,6 +21,7 @@ from sofed_flwr.core.records import State
 from sofed_flwr.device import state_lock
 from sofed_flwr.device.participant import PARTS
 from sofed_flwr.device.state_lock import NOTE, StateLock
+from sofed_flwr.storage import generations
 from sofed_flwr.storage.generations import LAST_NUMBER, Generation, Store
 from sofed_flwr.storage.tensor_file import FORMAT, Parts, _digest, _digests, decode, encode, head_of, to_bytes
 
@@ -158,14 +159,14 @@ def test_a_file_that_cannot_be_read_is_as_good_as_a_damaged_one(
     store.save(Generation(1, {"x": torch.ones(2)}, {}))
     (tmp_path / "00000002.safetensors").mkdir()
     store.save(Generation(3, {"x": torch.ones(2)}, {}))
-    read = Path.read_bytes
+    read = generations.read_plain_file
 
-    def dying(path: Path) -> bytes:
+    def dying(path: Path, largest: int) -> bytes:
         if path.name == "00000003.safetensors":
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        return read(path)
+        return read(path, largest)
 
-    monkeypatch.setattr(Path, "read_bytes", dying)
+    monkeypatch.setattr(generations, "read_plain_file", dying)
     assert [found.number for found in store.generations()] == [1]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 

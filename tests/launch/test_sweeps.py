@@ -32,7 +32,8 @@ class Simulation:
         if self.fails(len(self.started)):
             raise RunFailed("round 1 had no replies")
         knn = KNN[config.choices["policy"], config.seed]
-        summary = {"rounds": config.rounds, "knn": knn, "linear": {"1.0": knn + 20}}
+        accuracies = {"knn": knn, "linear": {"1.0": knn + 20}}
+        summary = {"rounds": config.rounds, "seconds": 1.0, "untrained": accuracies, **accuracies}
         directory.encoder.touch()
         directory.log.path.touch()
         directory.write_summary(summary)

@@ -268,7 +268,7 @@ def test_the_summary_and_the_encoder_are_what_people_take_away(smoke: Smoke) -> 
     torch.testing.assert_close(load_encoder(server.directory.encoder).features(images), server.method.features(images))
 
 
-def test_the_diary_survives_a_value_that_is_not_a_number_and_a_line_cut_short(tmp_path: Path) -> None:
+def test_the_metrics_log_survives_a_value_that_is_not_a_number_and_a_line_cut_short(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "metrics.jsonl")
     log.write(1, {"loss": float("nan"), "knn": 50.0})
     with log.path.open("a") as file:

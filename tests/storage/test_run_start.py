@@ -187,17 +187,6 @@ def test_a_directory_where_a_file_belongs_is_one_sentence(smoke: Smoke, name: st
         check(resume(config))
 
 
-def test_a_link_in_place_of_the_metrics_log_is_not_written_through(smoke: Smoke, tmp_path: Path) -> None:
-    config = smoke("rounds=3", "evaluation=none")
-    server = federate(config, upto=1)
-    precious = tmp_path / "precious"
-    precious.write_text("mine\n")
-    server.directory.log.path.unlink()
-    server.directory.log.path.symlink_to(precious)
-    rounds(build_server(resume(config)), config, upto=2)
-    assert precious.read_text() == "mine\n"
-
-
 def test_a_finished_run_is_left_as_it_is(smoke: Smoke, capsys: pytest.CaptureFixture[str]) -> None:
     config = smoke("evaluation=none")
     folder = finished(config).directory.path

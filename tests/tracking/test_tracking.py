@@ -33,7 +33,7 @@ def events(folder: Path) -> Points:
     return {tag: [(e.step, e.value) for e in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
 
 
-def test_a_run_killed_within_a_round_and_resumed_has_every_value_of_its_diary_once(smoke: Smoke) -> None:
+def test_a_run_killed_within_a_round_and_resumed_has_every_value_of_its_metrics_log_once(smoke: Smoke) -> None:
     config = smoke("tracking=tensorboard")
     killed = federate(config, upto=1)
     aggregate(killed, 2, [], {1: "ran out of battery"})  # flushed, but never committed: repeated after the resume

@@ -3,7 +3,6 @@
 So the configuration is read as plain YAML and not validated: a report only shows it.
 """
 
-import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from sofed_flwr.analysis.trace_file import TraceFile, find_traces, read_trace
 from sofed_flwr.config.plain_yaml import bytes_of, read_yaml
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.storage.metrics_log import Row, read_rows
+from sofed_flwr.storage.plain_files import refuse_links
+from sofed_flwr.storage.summary_file import read_summary
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ def read_run(path: Path) -> Run:
     file = path / "config.yaml"
     if not file.is_file():
         raise ConfigError(f"{path}: not a run directory, config.yaml is missing")
+    refuse_links(path)
     newest = {device: found for (device, _), found in find_traces(path).items()}
     traces = [read_trace(found) for found in newest.values()]
     try:
@@ -97,7 +99,7 @@ def read_run(path: Path) -> Run:
     usable = [row for row in rows if _usable(row)]
     if len(usable) < len(rows):
         log.warning("%s: %d rows with impossible values are left out", path / "metrics.jsonl", len(rows) - len(usable))
-    return Run(path.resolve().name, config, text, usable, _finished(path / "summary.json"), traces)
+    return Run(path.resolve().name, config, text, usable, read_summary(path / "summary.json") is not None, traces)
 
 
 def _usable(row: Row) -> bool:
@@ -105,19 +107,6 @@ def _usable(row: Row) -> bool:
     number: int = max(row["round"], row.get("device", 0))
     value: float = row["value"] or 0.0
     return number <= HIGHEST and abs(value) <= LARGEST
-
-
-def _finished(summary: Path) -> bool:
-    """A finished run has a summary; one that cannot be read does not count."""
-    if not summary.is_file():
-        return False
-    try:
-        whole = isinstance(json.loads(summary.read_bytes()), dict)
-    except (ValueError, RecursionError):
-        whole = False
-    if not whole:
-        log.warning("%s is damaged", summary)
-    return whole
 
 
 def _by_name(rows: Iterable[Row]) -> dict[str, dict[int, float]]:

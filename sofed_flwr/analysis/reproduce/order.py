@@ -19,7 +19,7 @@ LONGEST = 100
 
 @dataclass(frozen=True)
 class Order:
-    """What to reproduce: `data` replaces downloads by .npz files; `only` keeps rows whose name contains one of them."""
+    """What to reproduce: `data` replaces downloads by .npz files; `only` keeps cells that one of them names."""
 
     table: Table
     scale: str
@@ -31,9 +31,9 @@ class Order:
     @cached_property
     def cells(self) -> list[Cell]:
         """Its runs."""
-        chosen = cells(self.table, self.scale, self.seeds, self.data, list(self.more))
-        wanted = [part.lower() for part in self.only]
-        return [cell for cell in chosen if not wanted or any(part in cell.name.lower() for part in wanted)]
+        every = list(cells(self.table, self.scale, self.seeds, self.data, list(self.more)))
+        wanted = {cell.name for part in self.only for cell in _called(part.lower(), every)}
+        return [cell for cell in every if not self.only or cell.name in wanted]
 
     @property
     def stem(self) -> str:
@@ -63,6 +63,12 @@ def order(
     if not wanted.cells:
         raise ConfigError(f"only={', '.join(only)}: no cell of {name} is called that")
     return wanted
+
+
+def _called(part: str, every: Sequence[Cell]) -> list[Cell]:
+    """Cells whose name begins with `part`, or else contains it: `reservoir` is not the decayed one, too."""
+    begins = [cell for cell in every if cell.name.lower().startswith(part)]
+    return begins or [cell for cell in every if part in cell.name.lower()]
 
 
 def _file(item: str) -> tuple[str, str]:

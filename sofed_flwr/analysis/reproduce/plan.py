@@ -7,10 +7,11 @@ from statistics import mean
 
 from sofed_flwr.analysis.reproduce.grid import Cell, cells, tables
 from sofed_flwr.analysis.reproduce.order import Order
-from sofed_flwr.analysis.reproduce.records import read_earlier, read_summary
+from sofed_flwr.analysis.reproduce.records import read_earlier
 from sofed_flwr.analysis.reproduce.runs import place
 from sofed_flwr.build import torch_device
 from sofed_flwr.config.schema import RunConfig
+from sofed_flwr.storage.summary_file import read_summary
 
 START = 20.0
 """Seconds in which Flower starts and stops, and the untrained encoder is evaluated."""
@@ -55,7 +56,7 @@ def plan(wanted: Order, results: Path, runs: Path) -> Plan:
     """Find what is finished; nothing is run or written."""
     known = {run.key: run.seconds for run in read_earlier(results / f"{wanted.stem}.json").runs if run.seconds}
     found = [(cell, place(cell.config, runs)) for cell in wanted.cells]
-    took = {cell.key: summary.seconds for cell, home in found if (summary := read_summary(home))}
+    took = {cell.key: summary.seconds for cell, home in found if (summary := read_summary(home.summary))}
     known |= took
     expected = mean(known.values()) if known else None
     return Plan(

@@ -17,28 +17,11 @@ from sofed_flwr.analysis.reproduce.grid import Cell, Key, Table
 from sofed_flwr.analysis.trace_file import TraceFile, find_traces, read_trace
 from sofed_flwr.core.errors import DamagedFileError
 from sofed_flwr.storage.metrics_log import read_rows
+from sofed_flwr.storage.plain_files import LARGEST_RECORD, read_plain_file
 from sofed_flwr.storage.run_directory import RunDirectory
+from sofed_flwr.storage.summary_file import Accuracies, Number, Summary, read_summary
 
 log = logging.getLogger(__name__)
-
-Number = Annotated[float, Field(ge=-1e100, le=1e100)]
-"""Bounded by what can be drawn."""
-
-
-class Accuracies(BaseModel):
-    """The linear probe by label fraction, and kNN."""
-
-    linear: dict[str, Number] = {}
-    knn: Number | None = None
-
-
-class Summary(Accuracies):
-    """What tables need of a run's `summary.json`."""
-
-    seconds: Annotated[float, Field(ge=0, le=1e12)]
-    untrained: Accuracies
-    rescoring_ratio: Number | None = None
-    discard_ratio: Number | None = None
 
 
 class RunRecord(BaseModel):
@@ -87,7 +70,7 @@ def read_earlier(file: Path) -> Earlier:
     if not file.exists():
         return Earlier()
     try:
-        return Earlier.model_validate_json(file.read_bytes())
+        return Earlier.model_validate_json(read_plain_file(file, LARGEST_RECORD))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -95,20 +78,9 @@ def read_earlier(file: Path) -> Earlier:
         raise DamagedFileError(f"{file} is damaged ({place} {first['msg']}); {remedy}") from error
 
 
-def read_summary(directory: RunDirectory) -> Summary | None:
-    """The run's summary; None if it is missing or damaged, so not finished."""
-    if not directory.summary.is_file():
-        return None
-    try:
-        return Summary.model_validate_json(directory.summary.read_bytes())
-    except ValidationError:
-        log.warning("%s is damaged; the run counts as unfinished", directory.summary)
-        return None
-
-
 def record(cell: Cell, directory: RunDirectory, table: Table, failure: str | None = None) -> RunRecord:
     """Read everything that a table shows from a run's directory."""
-    summary = None if failure else read_summary(directory)
+    summary = None if failure else read_summary(directory.summary)
     ours: dict[str, Any] = {"seconds": None, "values": {}, "untrained": {}, "curves": {}, "traces": []}
     if summary:
         read_off = {column.name: column.value for column in table.columns if column.name in cell.columns}

@@ -11,12 +11,13 @@ from sofed_flwr.analysis.reproduce.grid import Cell, cells
 from sofed_flwr.analysis.reproduce.order import Order
 from sofed_flwr.analysis.reproduce.plan import in_words
 from sofed_flwr.analysis.reproduce.plot import draw
-from sofed_flwr.analysis.reproduce.records import Earlier, RunRecord, merged, read_earlier, read_summary, record
+from sofed_flwr.analysis.reproduce.records import Earlier, RunRecord, merged, read_earlier, record
 from sofed_flwr.analysis.reproduce.results import Results, collect, machine, markdown
 from sofed_flwr.analysis.reproduce.runs import Simulate, perform, place
 from sofed_flwr.analysis.reproduce.timing import batch_seconds
 from sofed_flwr.storage.atomic_files import write_atomically
 from sofed_flwr.storage.run_directory import RunDirectory
+from sofed_flwr.storage.summary_file import read_summary
 
 TIMED_ITERATIONS = 120
 """More than the longest lazy interval, so that every interval's rescoring is in the mean."""
@@ -28,8 +29,8 @@ def reproduce(
     """Run what is missing, `jobs` cells at a time; results are written after every cell, so a stop loses nothing."""
     earlier = read_earlier(results / f"{wanted.stem}.json")
     found = [(cell, place(cell.config, runs)) for cell in wanted.cells]
-    records = [record(cell, home, wanted.table) for cell, home in found if read_summary(home)]
-    todo = [(cell, home) for cell, home in found if not read_summary(home)]
+    records = [record(cell, home, wanted.table) for cell, home in found if read_summary(home.summary)]
+    todo = [(cell, home) for cell, home in found if not read_summary(home.summary)]
     began = monotonic()
     for number, (cell, home, failure) in enumerate(_performed(todo, simulate, announce, jobs), start=1):
         records.append(record(cell, home, wanted.table, failure))
