@@ -5,7 +5,7 @@ send names that this server does not know: they are left out and counted, and so
 value. The model in the same reply is checked separately.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 MOST = 10**12
@@ -76,6 +76,12 @@ OF_SERVER = {
     "delta": Metric("the probability epsilon is stated for", "1", high=1, whole=False),
 }
 """What the server measures or decides; of a device's own numbers it logs sums, means and ratios, too."""
+
+
+def of_evaluators(names: Iterable[str]) -> list[str]:
+    """The accuracies that another evaluator than kNN and the linear probe has measured: all names that are not ours."""
+    ours = FROM_DEVICE.keys() | OF_SERVER.keys()
+    return sorted(name for name in names if name not in ours and not name.startswith("linear_"))
 
 
 def from_device(record: Mapping[str, object]) -> tuple[dict[str, float], list[str]]:

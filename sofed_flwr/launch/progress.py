@@ -110,9 +110,10 @@ class RunProgress:
 
 
 def accuracies(values: Mapping[str, Any]) -> dict[str, float]:
-    """Heading -> percent, of what was measured: kNN, then the linear probe at each label fraction."""
+    """Heading -> percent: kNN, then the linear probe at each label fraction, then what other evaluators measured."""
     linear = {f"linear, {float(fraction):.0%} labels": value for fraction, value in values["linear"].items()}
-    return {"kNN": values["knn"], **linear} if values["knn"] is not None else linear
+    first = {} if values["knn"] is None else {"kNN": values["knn"]}
+    return {**first, **linear, **values.get("other", {})}
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:

@@ -6,7 +6,7 @@ Those of a run are computed from its metrics log alone, so that a resumed run ne
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sofed_flwr.core.metrics import FROM_DEVICE
+from sofed_flwr.core.metrics import FROM_DEVICE, of_evaluators
 from sofed_flwr.core.records import Update
 from sofed_flwr.storage.metrics_log import Row
 
@@ -14,7 +14,7 @@ RATIOS = {"discard_ratio": ("discarded", "seen"), "rescoring_ratio": ("rescored"
 """Shares of sums over devices: new images not kept (paper, Fig. 6), buffer entries rescored (paper, Table 6)."""
 
 
-OF_ENCODER = ("images_seen", "knn", "linear", "untrained", "failed_rounds", "epsilon", "delta", "no_privacy")
+OF_ENCODER = ("images_seen", "knn", "linear", "other", "untrained", "failed_rounds", "epsilon", "delta", "no_privacy")
 """What goes with the encoder: nothing that differs between two runs of the same seed, as seconds do."""
 
 
@@ -90,7 +90,8 @@ def _privacy(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _accuracies(values: Mapping[str, float]) -> dict[str, Any]:
     linear = {name.removeprefix("linear_"): value for name, value in values.items() if name.startswith("linear_")}
-    return {"knn": values.get("knn"), "linear": linear}
+    other = {name: values[name] for name in of_evaluators(values)}
+    return {"knn": values.get("knn"), "linear": linear} | ({"other": other} if other else {})
 
 
 def _images_seen(rows: Sequence[Row]) -> int:

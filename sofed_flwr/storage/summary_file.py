@@ -29,10 +29,11 @@ Share = Annotated[str, Field(max_length=20), AfterValidator(_share)]
 
 
 class Accuracies(BaseModel):
-    """The linear probe by label fraction, and kNN."""
+    """The linear probe by label fraction, kNN, and other evaluators' by their names."""
 
     linear: dict[Share, Number] = {}
     knn: Number | None = None
+    other: dict[Text, Number] = {}
 
 
 class Summary(Accuracies):

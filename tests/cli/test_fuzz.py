@@ -94,6 +94,10 @@ def resume(home: Path) -> list[str]:
     return ["run", f"resume={home / 'run'}", "rounds=3"]
 
 
+def finished(home: Path) -> list[str]:
+    return ["run", f"resume={home / 'run'}"]
+
+
 def plan(home: Path) -> list[str]:
     places = ["--results", str(home / "results"), "--runs", str(home / "runs")]
     return ["reproduce", TABLE, "--scale", "smoke", "--only", "gray", *places]
@@ -122,6 +126,7 @@ KINDS = {
     "metrics-resume": Kind("run/metrics.jsonl", resume, mutations.edit_lines),
     "summary-report": Kind("run/summary.json", report, mutations.edit_json),
     "summary-resume": Kind("run/summary.json", resume, mutations.edit_json),
+    "summary-finished": Kind("run/summary.json", finished, mutations.edit_json),
     "summary-reproduce": Kind("runs/CELL/summary.json", plan, mutations.edit_json),
     "trace": Kind("run/devices/0/scores_round_1.json", report, mutations.edit_json),
     "device-state": Kind("run/devices/0/00000001.safetensors", inspect, mutations.edit_tensors),

@@ -39,13 +39,15 @@ def contents(runs: Runs) -> Section:
         "What the buffers of simulated devices hold after each round, means over devices. Classes: how many equally "
         "frequent classes would give the same entropy; the labels are the simulator's and no policy sees them. "
         "Diversity: how many images without any likeness would be as diverse, by the encoder's features (Vendi "
-        "score). Age: iterations that images have stayed, median. Few classes mean a buffer that follows a correlated "
-        "stream; ages that only grow mean a buffer that has stopped changing."
+        "score). Age: iterations that images have stayed, median, and what nine of ten are below. Few classes mean a "
+        "buffer that follows a correlated stream; ages that only grow mean a buffer that has stopped changing."
     )
     shown = {
         "buffer_classes": "effective classes",
+        "buffer_classes_present": "classes present",
         "buffer_vendi": "effective images",
         "buffer_age_median": "age (iterations)",
+        "buffer_age_90": "age of the oldest tenth",
     }
     charts = [over_rounds(curves(runs, name), title, y_limits=(0, None)) for name, title in shown.items()]
     return Section("What the buffers hold", caption, charts=list(chain.from_iterable(charts)))

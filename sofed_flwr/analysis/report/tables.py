@@ -8,10 +8,13 @@ from statistics import mean
 
 from sofed_flwr.analysis.report.read import Run
 from sofed_flwr.core.markdown import markdown_table
+from sofed_flwr.core.metrics import of_evaluators
 from sofed_flwr.core.redaction import one_line
 from sofed_flwr.server.summary import RATIOS
 
 NOTHING = "–"
+MOST_OTHERS = 8
+"""Columns for evaluators that are not ours: a log may be anybody's."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +57,17 @@ def headline(runs: Mapping[str, Run]) -> Table:
 
 
 def accuracy_names(runs: Mapping[str, Run]) -> list[str]:
-    """kNN first, then the linear probes by label fraction."""
+    """kNN first, then the linear probes by label fraction, then what other evaluators measured."""
     names = {name for run in runs.values() for name in run.federation}
     linear = sorted((name for name in names if re.fullmatch(r"linear_\d(\.\d{1,17})?", name)), key=_fraction)
-    return [*(["knn"] if "knn" in names else []), *linear]
+    return [*(["knn"] if "knn" in names else []), *linear, *of_evaluators(names)[:MOST_OTHERS]]
 
 
 def accuracy_title(name: str) -> str:
     """`linear_0.1` -> linear, 10 % labels."""
-    return "kNN" if name == "knn" else f"linear, {_fraction(name) * 100:g} % labels"
+    if name.startswith("linear_"):
+        return f"linear, {_fraction(name) * 100:g} % labels"
+    return "kNN" if name == "knn" else one_line(name, 40)
 
 
 def overview(runs: Mapping[str, Run]) -> Table:
