@@ -1,7 +1,6 @@
 """From a configuration to running parts: the one place that knows how device and server are put together."""
 
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -20,21 +19,21 @@ from sofed_flwr.datasets.subset import Subset
 from sofed_flwr.device.buffer import Buffer
 from sofed_flwr.device.node_config import Node
 from sofed_flwr.device.participant import Device, Identity
-from sofed_flwr.device.score_trace import ScoreTrace
+from sofed_flwr.device.score_trace import watchers
 from sofed_flwr.device.stream import Stream
-from sofed_flwr.device.trainer import Trainer, Watcher
+from sofed_flwr.device.trainer import Trainer
 from sofed_flwr.evaluation.known_images import KnownImages
 from sofed_flwr.evaluation.suite import Suite
 from sofed_flwr.methods.base import Method
 from sofed_flwr.server.buffer_diagnostics import BufferDiagnostics
 from sofed_flwr.server.pretrained import load_pretrained
+from sofed_flwr.server.reply_counts import refuse_too_few_replies
 from sofed_flwr.server.rounds import Limits, Server
 from sofed_flwr.sources.base import Setting, Source
 from sofed_flwr.sources.schemes import open_source
 from sofed_flwr.storage.generations import Store
 from sofed_flwr.storage.run_directory import RunDirectory
 from sofed_flwr.storage.run_start import Start, begin, find
-from sofed_flwr.strategies.inner import InnerStrategy
 from sofed_flwr.tracking.base import Tracker
 
 SIMULATED_NODE = Node()
@@ -64,35 +63,9 @@ def check_parts(config: RunConfig) -> None:
         raise ConfigError(f"trace: policy={config.choices['policy']} has no scores to watch; use policy=importance")
     build_tracker(config, committed=-1)
     torch_device(config)
-    check_replies(config)
+    refuse_too_few_replies(config, build(config.strategy, "strategy"))
     if build_suite(config).due(0, config.rounds):
         build_dataset(config)
-
-
-def check_replies(config: RunConfig) -> None:
-    """Refuse a run that can never have enough replies."""
-    federation = config.federation
-    steps = {
-        "clients": config.clients,
-        "federation.sample": federation.sample,
-        "federation.stop_at_replies": federation.stop_at_replies,
-        "federation.quorum": federation.quorum,
-    }
-    given = [(key, value) for key, value in steps.items() if value is not None]
-    for (upper, most), (key, value) in pairwise(given):
-        if value > most:
-            raise ConfigError(f"{key}={value}: more than {upper}={most}")
-    key, replies = given[-2]
-    strategy: InnerStrategy = build(config.strategy, "strategy")
-    name = config.choices["strategy"]
-    if strategy.bounded and federation.clip_norm_ratio is not None:
-        raise ConfigError(
-            f"federation.clip_norm_ratio={federation.clip_norm_ratio:g}: strategy={name} bounds updates by itself"
-        )
-    if strategy.min_replies > replies:
-        settings = ", ".join(f"strategy.{key}={value}" for key, value in config.strategy.items() if key != "_target_")
-        why = f" for {settings}" if settings else ""
-        raise ConfigError(f"{key}={replies}: strategy={name} needs at least {strategy.min_replies}{why}")
 
 
 def torch_device(config: RunConfig) -> torch.device:
@@ -175,18 +148,8 @@ def build_device(config: RunConfig, run: str, device: int, node: Node = SIMULATE
         Store(home),
         config.stream.segments,
         partial(optimizer.learning_rate, rounds=config.rounds),
-        _watchers(config, device, home),
+        watchers(config, device, home),
     )
-
-
-def _watchers(config: RunConfig, device: int, home: Path) -> dict[int, Watcher]:
-    """Scores never leave the device: their trace is beside its state."""
-    trace = config.trace
-    if trace is None or trace.device != device:
-        return {}
-    file = home / f"scores_round_{trace.round}.json"
-    facts = {"device": device, "round": trace.round, "interval": config.policy["lazy_interval"]}
-    return {trace.round: ScoreTrace(file, facts, config.policy["weak_view"], trace.iterations)}
 
 
 def build_codec(config: RunConfig) -> Codec:

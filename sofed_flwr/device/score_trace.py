@@ -12,7 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sofed_flwr.config.schema import RunConfig
 from sofed_flwr.core.records import Pool, Selection
+from sofed_flwr.device.trainer import Watcher
 from sofed_flwr.policies.base import Scorer
 from sofed_flwr.storage.atomic_files import write_atomically
 
@@ -59,3 +61,13 @@ class ScoreTrace:
         first = max(self._samples, default=-1) + 1
         fresh = torch.arange(first, first + size - len(self._entries))
         return torch.cat([self._entries, fresh])
+
+
+def watchers(config: RunConfig, device: int, home: Path) -> dict[int, Watcher]:
+    """Round -> trace, for the device that is to be traced; the file is beside its state."""
+    trace = config.trace
+    if trace is None or trace.device != device:
+        return {}
+    file = home / f"scores_round_{trace.round}.json"
+    facts = {"device": device, "round": trace.round, "interval": config.policy.get("lazy_interval")}
+    return {trace.round: ScoreTrace(file, facts, config.policy["weak_view"], trace.iterations)}
