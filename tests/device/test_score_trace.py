@@ -54,9 +54,10 @@ def test_entries_are_followed_from_iteration_to_iteration_by_hand(tmp_path: Path
     }
 
 
-def test_watching_changes_nothing_and_stays_with_the_device(smoke: Callable[..., RunConfig]) -> None:
-    plain = federate(smoke(out="plain"))
-    watched = federate(smoke("trace={device:1,round:2,iterations:2}", out="watched"))
+@pytest.mark.parametrize("policy", ["importance", "strata"])
+def test_watching_changes_nothing_and_stays_with_the_device(smoke: Callable[..., RunConfig], policy: str) -> None:
+    plain = federate(smoke(f"policy={policy}", out="plain"))
+    watched = federate(smoke(f"policy={policy}", "trace={device:1,round:2,iterations:2}", out="watched"))
     assert same(plain.shared, watched.shared)
     file = watched.directory.device_home(1) / "scores_round_2.json"
     content = json.loads(file.read_text())
