@@ -1,5 +1,6 @@
 """`sofed fit`: a few labels in, a classifier and its figures out; argument parsing and tables only."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,11 +38,13 @@ def fit(
         from sofed_flwr.analysis.fit import fit_labels
         from sofed_flwr.classifier.labels import Choice
         from sofed_flwr.classifier.model_directory import write_model
+        from sofed_flwr.classifier.progress_lines import lines
         from sofed_flwr.launch.watched import watched
         from sofed_flwr.storage.model_files import refuse_to_replace
 
         refuse_to_replace(out)
-        remarks, fitted = fit_labels(encoder, labels, Choice(fraction, per_class, seed), finetune, watched)
+        watch = watched if sys.stderr.isatty() else lines
+        remarks, fitted = fit_labels(encoder, labels, Choice(fraction, per_class, seed), finetune, watch)
         write_model(out, fitted.classifier)
         _show(remarks, fitted)
         typer.echo(f"{out}: model.safetensors, config.json, README.md")

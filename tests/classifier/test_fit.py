@@ -9,7 +9,8 @@ import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
-from sofed_flwr.classifier import finetune
+from sofed_flwr.classifier import finetune, progress_lines
+from sofed_flwr.classifier import fit as fit_module
 from sofed_flwr.classifier.fit import FINE_TUNED, FROZEN, Fit, fit
 from sofed_flwr.classifier.labels import Choice, LabelSet, NamedImages
 from sofed_flwr.classifier.model_directory import load_classifier, write_model
@@ -65,7 +66,10 @@ def sentences(found: Fit) -> list[str]:
 # the command
 
 
-def test_from_a_dataset_to_a_classifier_that_is_as_good_as_was_said(encoder: Path, tmp_path: Path) -> None:
+def test_from_a_dataset_to_a_classifier_that_is_as_good_as_was_said(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_lines, "EVERY_S", float("inf"))  # of a busy machine
     first, second = (called(encoder, *SHAPES, "--out", tmp_path / name) for name in ("one", "two"))
     assert (first.exit_code, first.stderr) == (0, ""), first.output
     assert first.output.replace("one", "") == second.output.replace("two", "")
@@ -261,6 +265,35 @@ def test_of_many_labels_one_fold_is_enough(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(finetune, "ENOUGH", 20)
     found = fitted(labels_of(two_kinds(gratings(120))), True)
     assert [candidate.validation.images for candidate in found.candidates if candidate.validation] == [24, 24]
+
+
+@pytest.mark.parametrize(("small", "threads"), [(fit_module.SMALL, 1), (0, 2)])
+def test_a_small_network_is_fine_tuned_on_one_thread(small: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a large one on as many as there were, which are left as they were."""
+    before = torch.get_num_threads()
+
+    def end(*_: object) -> None:
+        raise ConfigError(f"fine-tuning on {torch.get_num_threads()} threads")
+
+    monkeypatch.setattr(fit_module, "SMALL", small)
+    monkeypatch.setattr(finetune, "validate", end)
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(ConfigError, match=f"on {threads} threads"):
+            fitted(labels_of(noise([2, 2])), True)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_without_a_terminal_a_line_says_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a clock that moves six seconds with every step, so that every second one is told, but for the last."""
+    clock = iter(range(0, 100, 6))
+    monkeypatch.setattr(progress_lines, "monotonic", lambda: float(next(clock)))
+    assert list(progress_lines.lines("abcd", "fine-tuning")) == list("abcd")
+    assert capsys.readouterr().err == "sofed: fine-tuning: 2 of 4, about 12 s left\n"
 
 
 def test_probabilities_are_made_likely_again() -> None:
