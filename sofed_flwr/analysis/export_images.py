@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sofed_flwr.analysis.evaluate import data_for
-from sofed_flwr.classifier.labels import Choice, LabelSet, of_dataset
+from sofed_flwr.classifier.labels import Choice, LabelSet, names_of, of_dataset
 from sofed_flwr.classifier.model import Classifier
 from sofed_flwr.classifier.model_directory import Model
 from sofed_flwr.classifier.onnx_export import Material
@@ -37,7 +37,7 @@ def images_for(model: Model, place: Path, words: Sequence[str]) -> Material:
     if not isinstance(model, Classifier) or classes < 2:
         chosen = np.unique(np.linspace(0, len(split.train) - 1, IMAGES).astype(int))
         return Material(split.train.images[chosen], np.array(split.test.images), None, tuple(remarks))
-    names = getattr(build(config.dataset, "dataset"), "class_names", None)
+    names = names_of(build(config.dataset, "dataset"))
     found = of_dataset(split, names, "the images", Choice(per_class=max(1, IMAGES // classes)), remarks)
     assert found.test is not None, "a dataset has test images"
     targets = _targets(found, model.classes)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sofed_flwr.analysis.evaluate import data_for
 from sofed_flwr.classifier.fit import Fit, fit
-from sofed_flwr.classifier.labels import Choice, LabelSet, Watch, of_dataset, read_labels
+from sofed_flwr.classifier.labels import Choice, LabelSet, Watch, names_of, of_dataset, read_labels
 from sofed_flwr.config.instantiate import build
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.encoder import FrozenEncoder, load_encoder
@@ -38,5 +38,5 @@ def _labels(encoder: FrozenEncoder, place: Path, words: Sequence[str], choice: C
         raise ConfigError(f"{wrong[0]}: expected one folder or CSV of labels, or overrides such as dataset=shapes")
     file = place / "encoder.safetensors" if place.is_dir() else place
     config, split, remarks = data_for(encoder, file, words)
-    names = getattr(build(config.dataset, "dataset"), "class_names", None)
+    names = names_of(build(config.dataset, "dataset"))
     return of_dataset(split, names, f"dataset={config.choices.get('dataset')}", choice, remarks)

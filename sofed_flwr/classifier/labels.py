@@ -95,6 +95,15 @@ def _name(file: Path, found: LabelFiles) -> str:
     return str(file.relative_to(found.root) if file.is_relative_to(found.root) else file)
 
 
+def names_of(dataset: object) -> Sequence[str] | None:
+    """What a dataset calls its classes, which may be in a file of somebody else; None if it does not."""
+    try:
+        names: Sequence[str] | None = getattr(dataset, "class_names", None)
+    except ValueError as error:
+        raise ConfigError(f"dataset.{error}") from error
+    return names
+
+
 def of_dataset(split: Split, names: Sequence[str] | None, source: str, choice: Choice, remarks: list[str]) -> LabelSet:
     """A dataset's own halves; classes that have no names are called by their numbers."""
     numbers = np.unique(split.train.labels)

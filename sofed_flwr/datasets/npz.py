@@ -1,5 +1,7 @@
 """Any dataset in one .npz file with MedMNIST's keys."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,16 @@ SMALLEST = 8
 """Pixels of a side; the encoders halve it three times."""
 CLASSES = 100_000
 """More than any image dataset has; votes and classifiers take memory for every number up to the largest."""
+LONGEST_NAME = 100
+"""Characters of a class's name."""
 
 
 @dataclass(frozen=True)
 class Npz:
     """`train_images`, `train_labels`, `test_images`, `test_labels`; images uint8, (n, H, W, 3) or gray (n, H, W).
 
-    With `train_groups` (n,) the stream is ordered and dealt by these, CIFAR-100's superclasses for example.
+    With `train_groups` (n,) the stream is ordered and dealt by these, CIFAR-100's superclasses for example. Texts in
+    `class_names` (classes,) are what a classifier answers; without them it answers the numbers.
     """
 
     path: str
@@ -30,11 +35,25 @@ class Npz:
         status = self._file().stat()
         return f"npz:{self._file().resolve()}:{status.st_size}:{status.st_mtime_ns}"
 
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """In the order of their labels; None if the file names none."""
+        with self._arrays() as arrays:
+            return _class_names(arrays)
+
     def load(self) -> Split:
-        """Read both halves; what is missing or misshapen is named."""
+        """Read both halves; what is missing or misshapen is named, wrong names of classes as well."""
+        with self._arrays() as arrays:
+            split = Split(_half(arrays, "train"), _half(arrays, "test"))
+            _class_names(arrays)
+        return split
+
+    @contextmanager
+    def _arrays(self) -> Iterator[NpzArrays]:
+        file = self._file()
         try:
-            with NpzArrays(self._file()) as arrays:
-                return Split(_half(arrays, "train"), _half(arrays, "test"))
+            with NpzArrays(file) as arrays:
+                yield arrays
         except ValueError as error:
             raise ValueError(f"path={self.path!r}: {error}") from error
 
@@ -46,6 +65,26 @@ class Npz:
         if not file.is_file():
             raise ValueError(f"path={self.path!r} is not a file; dataset=npz needs dataset.path=FILE.npz")
         return file
+
+
+def _class_names(arrays: NpzArrays) -> tuple[str, ...] | None:
+    """Somebody else's text, which tables and models will show: printable, short, each once, and one per label."""
+    if "class_names" not in arrays:
+        return None
+    shape, dtype, _ = arrays.header("class_names")
+    if dtype.kind != "U" or len(shape) != 1 or shape[0] > CLASSES:
+        raise ValueError(f"class_names is {dtype} {shape}, expected texts (classes,)")
+    names = arrays.texts("class_names")
+    for name in names:
+        if not name or not name.isprintable() or len(name) > LONGEST_NAME:
+            shown = repr(name[:LONGEST_NAME])
+            raise ValueError(f"class_names holds {shown}, expected 1 to {LONGEST_NAME} printable characters")
+    if len(set(names)) < len(names):
+        raise ValueError("class_names holds a name twice")
+    largest = max(int(_classes(arrays, f"{half}_labels").max(initial=0)) for half in ("train", "test"))
+    if len(names) <= largest:
+        raise ValueError(f"class_names holds {len(names)} names, expected one for each label from 0 to {largest}")
+    return tuple(names)
 
 
 def _half(arrays: NpzArrays, half: str) -> LabeledImages:

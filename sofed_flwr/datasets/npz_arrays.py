@@ -84,6 +84,12 @@ class NpzArrays:
             member.read(1)  # at its end zipfile compares the checksum
         return array
 
+    def texts(self, name: str) -> list[str]:
+        """An array of texts, after `header` was checked; NumPy keeps numbers that are no characters."""
+        values = self.read(name)
+        with _sentence(f"{name} cannot be read"):
+            return [str(text) for text in values.tolist()]
+
 
 def _read_header(member: Any) -> Header:
     """NumPy's own parser on a limited number of bytes: a header can claim to be four gigabytes long."""

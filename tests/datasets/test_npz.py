@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from sofed_flwr.analysis.fit import _labels
 from sofed_flwr.build import build_dataset
+from sofed_flwr.classifier.labels import Choice
 from sofed_flwr.cli.main import app
 from sofed_flwr.config.compose import compose
 from sofed_flwr.datasets.npz import Npz
 from tests.datasets.test_datasets import save_npz
+from tests.support.models import encoder_of, unwatched
 
 
 def npy(array: Any, **header: Any) -> bytes:
@@ -117,6 +120,14 @@ def loop(path: Path) -> None:
     path.symlink_to(path)
 
 
+def names(*values: Any, **options: Any) -> Callable[[Path], None]:
+    return lambda path: _save(path, class_names=np.array(values, **options))
+
+
+def no_characters(path: Path) -> None:
+    zipped(path, class_names=npy(np.full(4, 0x7FFFFFFF, np.uint32), descr="<U1"))
+
+
 def labels(*values: Any) -> Callable[[Path], None]:
     return lambda path: _save(path, train_labels=np.array(values))
 
@@ -150,6 +161,15 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], str]] = {
     "label text": (labels("a", "b", "c", "d"), r"train_labels is <U1"),
     "label complex": (labels(0, 1, 2, 1j), "train_labels is complex128"),
     "group -1": (lambda path: _save(path, train_groups=np.array([0, 0, 1, -1])), "train_groups holds -1"),
+    "names as objects": (names("a", "b", "c", "d", dtype=object), r"class_names is object \(4,\), expected texts"),
+    "names as bytes": (names(b"a", b"b", b"c", b"d"), r"class_names is \|S1"),
+    "names in a table": (names(["a", "b"], ["c", "d"]), r"class_names is <U1 \(2, 2\)"),
+    "too few names": (names("a"), "class_names holds 1 names, expected one for each label from 0 to 3"),
+    "names twice": (names("a", "b", "c", "a"), "class_names holds a name twice"),
+    "names of a terminal": (names("a", "b", "c", "\x1b[2J"), r"class_names holds '\\x1b\[2J', expected 1 to 100"),
+    "long names": (names("a", "b", "c", "d" * 101), "class_names holds 'd+', expected 1 to 100 printable"),
+    "no name": (names("a", "b", "c", ""), "class_names holds '', expected 1 to 100"),
+    "no characters": (no_characters, "class_names cannot be read"),
     "no test images": (
         lambda path: _save(path, test_images=np.zeros((0, 8, 8, 3), np.uint8), test_labels=np.zeros(0, int)),
         "test_images is empty",
@@ -198,6 +218,15 @@ def test_compressed_and_fortran_ordered_arrays_are_read(tmp_path: Path) -> None:
     split = Npz(path=str(tmp_path / "data.npz")).load()
     assert np.array_equal(split.train.images, images.transpose(0, 3, 1, 2))
     assert split.train.images.flags.c_contiguous
+
+
+def test_a_classifier_answers_the_names_of_the_file(tmp_path: Path) -> None:
+    assert save_npz(tmp_path / "data.npz").class_names is None
+    file = save_npz(tmp_path / "data.npz", class_names=np.array(["ant", "bee", "cat", "dog", "never seen"]))
+    found = _labels(
+        encoder_of(), tmp_path, ["dataset=npz", f"dataset.path={tmp_path / 'data.npz'}"], Choice(), unwatched
+    )
+    assert found.classes == tuple(file.class_names or ())[:4] == ("ant", "bee", "cat", "dog")
 
 
 def test_one_class_is_a_dataset_without_accuracies(tmp_path: Path) -> None:
