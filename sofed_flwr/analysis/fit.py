@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from sofed_flwr.analysis.evaluate import data_for
 from sofed_flwr.classifier.fit import Fit, fit
 from sofed_flwr.classifier.labels import Choice, LabelSet, Watch, names_of, of_dataset, read_labels
@@ -26,7 +28,17 @@ def fit_labels(place: Path, words: Sequence[str], choice: Choice, fine_tuning: b
     """`place` is of an encoder or of a model, `words` are one path or overrides."""
     encoder = load_encoder(place)
     labels = _labels(encoder, place, words, choice, watch)
-    return Result(list(labels.remarks), fit(encoder, labels, choice, fine_tuning, watch))
+    remarks = [*labels.remarks, *_fewer(labels, choice)]
+    return Result(remarks, fit(encoder, labels, choice, fine_tuning, watch))
+
+
+def _fewer(labels: LabelSet, choice: Choice) -> list[str]:
+    """Classes that have not as many labels as were asked for."""
+    counts = np.bincount(labels.train.data.labels)
+    if choice.per_class is None or counts.min() >= choice.per_class:
+        return []
+    fewer = f"{np.count_nonzero(counts < choice.per_class)} of {len(counts)} classes have fewer labels"
+    return [f"--per-class {choice.per_class}: {fewer}, {counts.min()} at the least; all of theirs are used"]
 
 
 def _labels(encoder: FrozenEncoder, place: Path, words: Sequence[str], choice: Choice, watch: Watch) -> LabelSet:

@@ -36,6 +36,8 @@ Measured on two cores shared with other work, fastest step at 32 x 32 pixels on 
 8 (80,000 parameters) 13 and 22 ms for 10 images, 20 and 30 ms for 30, and while the cores were busy 56 and 1031 ms for
 64; ResNet-18 (11 million) 0.56 and 0.55 s for 10 images, 2.7 and 2.3 s for 64.
 """
+DIGITS = 4
+"""Of a percentage, after the point: more would be noise."""
 FROZEN, FINE_TUNED = "frozen", "fine-tuned"
 
 
@@ -143,7 +145,7 @@ def _facts(labels: LabelSet, choice: Choice, candidates: list[Candidate], kept: 
         "labels": len(labels.train.data),
         "labels_per_class": [int(counts.min()), int(counts.max())],
         "labels_from": labels.source,
-        **choice._asdict(),
+        **choice.used(int(counts.max()))._asdict(),
         **_figures(kept.assessment),
     }
     return {**facts, "not_kept": others} if others else facts
@@ -153,8 +155,8 @@ def _figures(assessment: Assessment | None) -> dict[str, Any]:
     if assessment is None:
         return {}
     return {
-        "accuracy": assessment.accuracy,
-        "interval": list(assessment.interval),
+        "accuracy": round(assessment.accuracy, DIGITS),
+        "interval": [round(bound, DIGITS) for bound in assessment.interval],
         "evaluated_by": assessment.evaluated_by,
-        "judged_images": assessment.images,
+        "evaluated_images": assessment.images,
     }

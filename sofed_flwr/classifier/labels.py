@@ -38,6 +38,10 @@ class Choice(NamedTuple):
             return per_class(torch.from_numpy(labels), self.per_class, self.seed).numpy()
         return np.arange(len(labels))
 
+    def used(self, most: int) -> "Choice":
+        """What became of it, where no class has more than `most` labels."""
+        return self._replace(per_class=None if self.per_class is None else min(self.per_class, most))
+
 
 @dataclass(frozen=True)
 class NamedImages:

@@ -34,6 +34,8 @@ TRAINING = {
 }
 """Fact -> what it is called in the card; the first seven are named even if they are not known."""
 ALWAYS = 7
+PERCENT = {"accuracy": "accuracy", "interval": "95 % interval"}
+"""Facts of a classifier that are percentages -> what they are called in the card."""
 WITHOUT_LABELS = "Training of the encoder, without labels"
 
 HEAD = """\
@@ -144,18 +146,20 @@ def _accuracies(results: Mapping[str, Any]) -> Iterator[str]:
 def _flat(facts: Any, before: str = "") -> Iterator[str]:
     """Every value below a mapping: a range as such, texts one by one; other lists, such as a matrix, are left out."""
     for name, value in _mapping(facts).items():
-        called = _name(f"{before}{name}")
+        called, unit = _name(f"{before}{name}"), ""
+        if name in PERCENT:
+            called, unit = f"{_name(before) if before else ''}{PERCENT[name]}", " %"
         match value:
             case Mapping():
                 yield from _flat(value, f"{before}{name}.") if before.count(".") < DEEPEST else ()
             case [int() | float() as low, int() | float() as high]:
-                yield f"{called}: {_value(low)} to {_value(high)}"
+                yield f"{called}: {_value(low)} to {_value(high)}{unit}"
             case list():
                 yield from (f"{called}: {_text(text, SENTENCE)}" for text in value if isinstance(text, str))
             case None:
                 pass
             case _:
-                yield f"{called}: {_value(value)}"
+                yield f"{called}: {_value(value)}{unit}"
 
 
 def _section(title: str, lines: Iterator[str]) -> str:

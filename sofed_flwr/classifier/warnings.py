@@ -1,4 +1,4 @@
-"""What a reader of the accuracy must know: too few labels, no better than chance, the same images on both sides.
+"""What a reader of the accuracy must know: too few labels, perhaps no more than chance, the same images on both sides.
 
 A sentence goes into the model card, which is given away; names of files are for the terminal only.
 """
@@ -46,17 +46,19 @@ def about_few(labels: LabelSet) -> list[LabelWarning]:
 
 
 def about_accuracy(assessment: Assessment | None) -> list[LabelWarning]:
-    """No better than chance, which is also said where the images are simply too few to tell."""
+    """No better than chance, or better by less than so few images can show."""
     if assessment is None:
         return [LabelWarning("nothing is known of the accuracy: every class has one image, and there are no others")]
     if assessment.better_than_chance:
         return []
     low, high = assessment.interval
     name, share = assessment.majority
+    few = f"{assessment.images} images cannot tell it from chance"
+    verdict = few if assessment.accuracy > share else "it is no better than chance"
     return [
         LabelWarning(
-            f"no better than chance: always answering {name!r} is right for {share:.1f} %, "
-            f"which is not below the interval of {low:.1f} to {high:.1f} %"
+            f"the accuracy is {assessment.accuracy:.1f} %, and {verdict}: always answering {name!r} is right for "
+            f"{share:.1f} %, which is not below the interval of {low:.1f} to {high:.1f} %"
         )
     ]
 

@@ -60,7 +60,9 @@ def _show(remarks: list[str], fitted: "Fit") -> None:
     if fitted.kept.assessment is not None:
         shown += [tables.confusion(fitted.kept.assessment), tables.per_class(fitted.kept.assessment)]
     for title, rows in shown:
-        console.print(plain_table(title, rows, lines=False), "", sep="\n")
+        if title:
+            console.print(title, soft_wrap=True, highlight=False)  # a title of a narrow table would be broken
+        console.print(plain_table("", rows, lines=False), "", sep="\n")
     for warning in fitted.warnings:
         names = f" (the first: {warning.names})" if warning.names else ""
         console.print(f"warning: {warning.sentence}{names}", style="yellow", soft_wrap=True, highlight=False)

@@ -1,5 +1,7 @@
 """`sofed fit` from end to end: what is written, what is said, what is kept."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ from typer.testing import CliRunner
 
 from sofed_flwr.classifier import finetune, progress_lines
 from sofed_flwr.classifier import fit as fit_module
+from sofed_flwr.classifier.assessment import assess
 from sofed_flwr.classifier.fit import FINE_TUNED, FROZEN, Fit, fit
 from sofed_flwr.classifier.labels import Choice, LabelSet, NamedImages
 from sofed_flwr.classifier.model_directory import load_classifier, write_model
+from sofed_flwr.classifier.warnings import about_accuracy
 from sofed_flwr.cli.main import app
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import LabeledImages, Pixels
@@ -103,6 +107,15 @@ def test_from_folders_beside_a_run_and_once_more_from_the_model(encoder: Path, t
     assert "1 unreadable images left out, the first is kind 0/bad.png" in done.stdout
     assert load_classifier(tmp_path / "model").facts["evaluated_by"] == "cross-validation"
     assert str(tmp_path) not in (tmp_path / "model" / "config.json").read_text(), "a model that is given away"
+    assert "rows: class, columns: predicted" in done.stdout.splitlines()
+    config = json.loads((tmp_path / "model" / "config.json").read_text())["sofed"]["classifier"]
+    assert config["evaluated_images"] == 60
+    figures = [config["accuracy"], *config["interval"]]
+    assert figures == [round(value, 4) for value in figures] != [round(value, 2) for value in figures]
+    every = called(encoder.parent, tmp_path / "photos", "--out", tmp_path / "model", "--per-class", "50")
+    fewest, most = np.sort(np.bincount(data.labels % 2)).tolist()
+    assert f"--per-class 50: 2 of 2 classes have fewer labels, {fewest} at the least; all of theirs" in every.stdout
+    assert load_classifier(tmp_path / "model").facts["per_class"] == most
     again = called(tmp_path / "model", tmp_path / "photos", "--out", tmp_path / "model", "--fraction", "0.5")
     assert again.exit_code == 0, again.output
     assert load_classifier(tmp_path / "model").facts["labels"] == 30
@@ -154,11 +167,23 @@ def test_a_directory_of_something_else_is_refused_before_anything_is_computed(en
 def test_few_labels_and_labels_that_cannot_be_learned_are_said() -> None:
     found = fitted(labels_of(noise([40, 4, 3])))
     chance, few = sentences(found)
-    assert chance.startswith(
-        "no better than chance: always answering 'class 0' is right for 85.1 %, which is not below"
+    assert re.fullmatch(
+        r"the accuracy is [\d.]+ %, and it is no better than chance: always answering 'class 0' is right for 85.1 %, "
+        r"which is not below the interval of [\d.]+ to [\d.]+ %",
+        chance,
     )
     assert few == "fewer than 5 labels in 2 of 3 classes: class 2 (3), class 1 (4)"
     assert found.classifier.facts["warnings"] == [chance, few]
+
+
+def test_few_images_cannot_tell_a_good_accuracy_from_chance() -> None:
+    """6 of 12, a third of them by chance: the interval begins at 25.4 %."""
+    labels = np.repeat([0, 1, 2], 4)
+    (warning,) = about_accuracy(assess(("ant", "bee", "cat"), labels, np.repeat([0, 1, 2, 0], [4, 2, 0, 6])))
+    assert warning.sentence == (
+        "the accuracy is 50.0 %, and 12 images cannot tell it from chance: always answering 'ant' is right for 33.3 %, "
+        "which is not below the interval of 25.4 to 74.6 %"
+    )
 
 
 def test_nothing_is_known_where_every_class_has_one_image() -> None:

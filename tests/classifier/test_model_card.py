@@ -21,8 +21,11 @@ def card(classes: tuple[str, ...] = (), classifier: object = None, **facts: obje
 
 
 def test_a_card_says_what_trained_the_model_and_how_good_it_is() -> None:
-    fitted = {"labels": 20, "evaluated_by": {"accuracy": 81.25, "interval": [70.5, 90.0]}, "warnings": ["few", "alike"]}
-    text = card(("ant", "bee"), fitted | {"matrix": [[1, 0], [0, 1], [2, 2]], "fraction": None}, results=RESULTS)
+    fitted = {"labels": 20, "accuracy": 75.0, "warnings": ["few", "alike"]}
+    others = {"not_kept": {"frozen": {"accuracy": 81.25, "interval": [70.5, 90.0]}}}
+    text = card(
+        ("ant", "bee"), fitted | others | {"matrix": [[1, 0], [0, 1], [2, 2]], "fraction": None}, results=RESULTS
+    )
     for line in (
         "# Image classifier of 2 classes",
         "Classes: `ant`, `bee`",
@@ -34,8 +37,9 @@ def test_a_card_says_what_trained_the_model_and_how_good_it_is() -> None:
         "- kNN: 41.83 (before training 28.4)",
         "- linear probe, `0.01` of the labels: 27.59 (before training 18.3)",
         "- labels: 20",
-        "- evaluated by.accuracy: 81.25",
-        "- evaluated by.interval: 70.5 to 90",
+        "- accuracy: 75 %",
+        "- not kept.frozen.accuracy: 81.25 %",
+        "- not kept.frozen.95 % interval: 70.5 to 90 %",
         "- warnings: `few`",
         "- warnings: `alike`",
     ):
