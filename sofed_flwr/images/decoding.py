@@ -1,7 +1,8 @@
 """Image files -> pixels: the one place that knows file formats and their faults.
 
 An image that cannot become one 8-bit RGB picture without a guess is refused: gray of more than 8 bits (which range?),
-CMYK (which inks?) and animations (which frame?). So are broken and too large ones.
+CMYK (which inks?) and animations (which frame?). So are broken and too large ones. What is transparent is seen on
+white, as in most viewers: the colours that a file holds below it are anything, mostly black.
 
 A file of some hundred KB may decode to gigabytes, for which the kernel kills the process. So the size in the header is
 compared with a limit before anything is decoded. A JPEG may be larger where it can be decoded at a fraction of its
@@ -33,11 +34,12 @@ RAW = {"arw", "cr2", "cr3", "dng", "nef", "orf", "pef", "raf", "rw2", "srw"}
 NOT_READ = {"avif", "heic", "heif", "hif", "j2k", "jp2", "jxl", "psd"} | RAW
 """Extensions that photos have, too: their owner must not take them for read."""
 MAX_PIXELS = 50_000_000
-"""PIL needs 4 bytes for each, 8 where it has to convert them."""
+"""PIL needs 4 bytes for each, 8 where it has to convert them, and 9 to find what is transparent."""
 BYTES_PER_PIXEL = 8
 """No format needs more than this for a pixel it cannot compress; some decoders read the whole file at once."""
 SMALLEST_SCALE = 8
 """A JPEG's blocks are 8 x 8 pixels, and one pixel per block is the least that can be decoded."""
+OPAQUE = 255
 
 SEQUENTIAL = (0xC0, 0xC1)
 START_OF_SCAN = 0xDA
@@ -79,6 +81,7 @@ def decode(file: str | Path | BinaryIO, size: int | Size, max_pixels: int = MAX_
             if image.width * image.height > max_pixels:
                 raise ValueError(f"{image.width} x {image.height} pixels are more than {max_pixels}")
             ImageOps.exif_transpose(image, in_place=True)
+        image = _colours(image)  # the same name, so that only one of them is in memory
         return _middle(image, (height, width))
 
 
@@ -92,14 +95,27 @@ def _opened(stream: BinaryIO, formats: tuple[str, ...]) -> Picture:
 def pixels_of(picture: Picture, size: Size) -> Pixels:
     """The same of a picture that is in memory already; it is not changed."""
     _refuse_ambiguous(picture)
-    return _middle(ImageOps.exif_transpose(picture), size)
+    return _middle(_colours(ImageOps.exif_transpose(picture)), size)
 
 
-def _middle(upright: Picture, size: Size) -> Pixels:
+def _colours(image: Picture) -> Picture:
+    """In RGB, and in RGBA where a pixel is transparent: of that, the scaled picture is put on white, which is small."""
+    image.load()
+    if image.has_transparency_data:
+        with_alpha = image if image.mode == "RGBA" else image.convert("RGBA")
+        if with_alpha.getchannel("A").getextrema() != (OPAQUE, OPAQUE):
+            return with_alpha
+        del with_alpha
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _middle(colours: Picture, size: Size) -> Pixels:
     """The largest middle part of the wanted proportions, scaled."""
     height, width = size
-    colours = upright.convert("RGB") if upright.mode != "RGB" else upright
-    return np.asarray(ImageOps.fit(colours, (width, height), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    middle = ImageOps.fit(colours, (width, height), Image.Resampling.BICUBIC)
+    if middle.mode == "RGBA":
+        middle = Image.alpha_composite(Image.new("RGBA", middle.size, "white"), middle).convert("RGB")
+    return np.asarray(middle).transpose(2, 0, 1)
 
 
 def _is_decoded_in_one_pass(stream: BinaryIO) -> bool:

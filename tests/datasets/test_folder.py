@@ -19,7 +19,7 @@ from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import LabeledImages
 from sofed_flwr.datasets.cache import open_split
 from sofed_flwr.datasets.folder import Folder
-from sofed_flwr.images.decoding import decode
+from sofed_flwr.images.decoding import decode, pixels_of
 from sofed_flwr.launch.progress import result_table
 from tests.support.federation import federate
 from tests.support.frames import BAD
@@ -151,6 +151,44 @@ def test_every_kind_of_picture_becomes_rgb(mode: str, suffix: str, tmp_path: Pat
     image = decode(tmp_path / f"image.{suffix}", 16)
     assert (image.shape, image.dtype) == ((3, 16, 16), np.uint8)
     assert image.min() >= 254
+
+
+def transparent(kind: str) -> Image.Image:
+    """A black picture of which nothing, or half of the light, can be seen; once all of it."""
+    match kind:
+        case "palette":
+            picture = Image.new("P", (40, 30), 0)
+            picture.putpalette([0, 0, 0, 255, 0, 0])
+        case "gray" | "faint":
+            return Image.new("LA", (40, 30), (0, 128 if kind == "faint" else 0))
+        case "colour":
+            picture = Image.new("RGB", (40, 30), (0, 0, 0))
+        case _:
+            return Image.new("RGBA", (40, 30), (0, 0, 0, {"clear": 0, "half": 128, "opaque": 255}[kind]))
+    picture.info["transparency"] = 0 if kind == "palette" else (0, 0, 0)
+    return picture
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"),
+    [("clear", 255), ("half", 127), ("opaque", 0), ("gray", 255), ("faint", 127), ("palette", 255), ("colour", 255)],
+)
+def test_what_is_transparent_is_seen_on_white(kind: str, seen: int, tmp_path: Path) -> None:
+    picture = transparent(kind)
+    picture.save(tmp_path / "image.png", **({"transparency": picture.info["transparency"]} if picture.info else {}))
+    for image in (decode(tmp_path / "image.png", 8), pixels_of(picture, (8, 8))):
+        assert np.unique(image).tolist() == [seen]
+    assert picture.getpixel((0, 0)) == transparent(kind).getpixel((0, 0))
+
+
+def test_a_transparent_border_does_not_darken_what_it_surrounds(tmp_path: Path) -> None:
+    """Red on the left, on the right something black that nobody sees; the scaled edge is between red and white."""
+    pixels = np.zeros((64, 64, 4), np.uint8)
+    pixels[:, :32] = [255, 0, 0, 255]
+    Image.fromarray(pixels).save(tmp_path / "image.webp", lossless=True, exact=True)
+    image = decode(tmp_path / "image.webp", 8)
+    assert image[:, 4, [0, 7]].T.tolist() == [[255, 0, 0], [255, 255, 255]]
+    assert image[0].min() >= 253
 
 
 def test_of_a_phones_several_pictures_in_one_file_the_photo_is_taken(tmp_path: Path) -> None:
