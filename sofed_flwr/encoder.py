@@ -7,10 +7,12 @@ The file may come from anybody. Its architecture is one of this project's encode
 (`component.trust`), and memory is taken only once the weights are known to be that architecture's.
 """
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ from sofed_flwr.core.app_files import version, written_by
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.core.records import State
 from sofed_flwr.images.batches import Images, as_pixels
+from sofed_flwr.images.decoding import has_image_name
 from sofed_flwr.storage.generations import read_file, write_file
 from sofed_flwr.storage.model_files import OURS, is_model_directory, read_model_files
 from sofed_flwr.storage.run_directory import RunDirectory
@@ -31,6 +34,9 @@ BATCH = 256
 LARGEST_IMAGE = 2048
 """Pixels of a side that a file may claim."""
 
+EXPECTED = "expected the directory of a model or of a run, or encoder.safetensors"
+_WARNED: set[tuple[tuple[int, int], tuple[int, int]]] = set()
+"""Sizes of arrays and of training that a warning named in this process."""
 MOST_LABELS = 10**9
 """Images that a file may claim to be fine-tuned on."""
 
@@ -57,8 +63,13 @@ class FrozenEncoder(nn.Module):
 
     @torch.inference_mode()
     def features(self, images: Images) -> Tensor:
-        """Images -> features (n, d); normalisation is included. `images.batches` says what images can be."""
+        """Images -> features (n, d); normalisation is included. `images.batches` says what images can be.
+
+        Arrays of another size than that of training are computed as they are, with a warning.
+        """
+        _refuse_one_array_or_a_list(images)
         pixels = as_pixels(images, self.image_size)
+        _warn_of_another_size((pixels.shape[2], pixels.shape[3]), self.image_size)
         device = next(self.backbone.parameters()).device
         return torch.cat([self.backbone(network_input(batch.to(device))) for batch in torch.split(pixels, BATCH)])
 
@@ -72,13 +83,14 @@ def save_encoder(path: Path, backbone: nn.Module, encoder: Component, facts: Map
 def load_encoder(path: str | Path) -> FrozenEncoder:
     """The encoder in a file, a run's directory or a model's, there without its head.
 
-    A `DamagedFileError` says why there is none.
+    A `DamagedFileError` says why there is none, a `ConfigError` that it is something else.
     """
     place = Path(path)
     if is_model_directory(place):
         state, config = read_model_files(place)
         state, meta = without_head(state), config[OURS]
     else:
+        _refuse_other_things(place)
         state, meta = read_file(RunDirectory(place).encoder if place.is_dir() else place)
     try:
         return rebuilt(state, meta)
@@ -86,6 +98,16 @@ def load_encoder(path: str | Path) -> FrozenEncoder:
         raise DamagedFileError(
             f"{path} holds no encoder that can be used ({error}){written_by(meta.get('version'))}"
         ) from error
+
+
+def _refuse_other_things(place: Path) -> None:
+    """What people have beside their encoders, by its name: a missing file is an `OSError` elsewhere."""
+    if place.is_dir() and not RunDirectory(place).encoder.exists():
+        raise ConfigError(f"{place} is neither a model nor a run that ended: no config.json, no encoder.safetensors")
+    if place.is_file() and place.suffix == ".onnx":
+        raise ConfigError(f"{place} is an ONNX file, which sofed predict and onnxruntime run; {EXPECTED}")
+    if place.is_file() and has_image_name(place.name):
+        raise ConfigError(f"{place} is an image; {EXPECTED}")
 
 
 def rebuilt(state: State, facts: Mapping[str, Any]) -> FrozenEncoder:
@@ -112,6 +134,25 @@ def refuse_other(state: State, expected: State) -> None:
         seen, wanted = (_described(tensors.get(name)) for tensors in (state, expected))
         if seen != wanted:
             raise ConfigError(f"its weights are of another architecture: {name} is {seen}, expected {wanted}")
+
+
+def _refuse_one_array_or_a_list(images: object) -> None:
+    """The two arrays that people try first, each with its remedy."""
+    if isinstance(images, np.ndarray | Tensor) and images.ndim == 3:
+        shape = tuple(images.shape)
+        raise ValueError(f"images are {shape}, which is one image without an axis for several; add it: images[None]")
+    if isinstance(images, list | tuple) and any(isinstance(image, np.ndarray | Tensor) for image in images):
+        raise TypeError("images are a list of arrays; make one of them: np.stack(images), torch.stack(images)")
+
+
+def _warn_of_another_size(given: tuple[int, int], trained: tuple[int, int] | None) -> None:
+    """Once for every size: a network answers at any, and nothing else would tell."""
+    if trained is None or given == trained or (given, trained) in _WARNED:
+        return
+    _WARNED.add((given, trained))
+    sizes = f"{given[0]} x {given[1]} pixels, and the encoder was trained at {trained[0]} x {trained[1]}"
+    remedy = "scale them, or give paths or pictures of PIL, which are scaled"
+    warnings.warn(f"the arrays have {sizes}: the answers may be wrong; {remedy}", stacklevel=4)  # who called features
 
 
 def _described(tensor: Tensor | None) -> str:

@@ -1,15 +1,18 @@
 """An encoder file may come from anybody: nothing in it runs, and what is wrong with it is one sentence."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
+from sofed_flwr import load_classifier
 from sofed_flwr.config.instantiate import build
-from sofed_flwr.core.errors import DamagedFileError
+from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.encoder import FrozenEncoder, load_encoder, save_encoder
 from sofed_flwr.storage.generations import read_file, write_file
 from tests.support.federation import compose_once
@@ -124,6 +127,45 @@ def test_every_kind_of_images_gives_the_same_features(encoder: FrozenEncoder, pi
         assert torch.allclose(encoder.features(pixels), features, atol=1e-6)
     with pytest.raises(ValueError, match=r"images are float32 \(2, 3, 8, 8\)"):
         encoder.features(torch.rand(2, 3, 8, 8))
+
+
+def test_arrays_of_another_size_are_warned_of_once(encoder: FrozenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sofed_flwr.encoder._WARNED", set())
+    small, right = (torch.zeros(2, 3, size, 32, dtype=torch.uint8) for size in (16, 32))
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for images in (right, small, small.numpy(), small):
+            encoder.features(images)
+        encoder.features(Image.new("RGB", (16, 16)))
+    assert [str(warning.message) for warning in warned] == [
+        "the arrays have 16 x 32 pixels, and the encoder was trained at 32 x 32: the answers may be wrong; "
+        "scale them, or give paths or pictures of PIL, which are scaled"
+    ]
+    assert warned[0].filename == __file__
+
+
+def test_one_array_too_few_or_many_has_a_remedy(encoder: FrozenEncoder, pixels: torch.Tensor) -> None:
+    for one in (pixels[0], pixels[0].permute(1, 2, 0).numpy()):
+        with pytest.raises(ValueError, match=r"which is one image .*; add it: images\[None\]"):
+            encoder.features(one)
+    for several in (list(pixels), tuple(pixels.numpy())):
+        with pytest.raises(TypeError, match=r"a list of arrays; make one of them: np\.stack\(images\)"):
+            encoder.features(several)
+
+
+def test_what_people_have_beside_an_encoder_is_named(tmp_path: Path) -> None:
+    for name in ("model.onnx", "photo.jpg"):
+        (tmp_path / name).touch()
+    for name, told in (
+        ("model.onnx", "model.onnx is an ONNX file, which sofed predict and onnxruntime run; expected the directory"),
+        ("photo.jpg", "photo.jpg is an image; expected the directory of a model or of a run, or encoder.safetensors"),
+        (".", "is neither a model nor a run that ended: no config.json, no encoder.safetensors"),
+    ):
+        for load in (load_encoder, load_classifier):
+            with pytest.raises(ConfigError, match=told):
+                load(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        load_encoder(tmp_path / "none.onnx")
 
 
 def test_every_encoder_survives_its_file(tmp_path: Path) -> None:

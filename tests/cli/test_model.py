@@ -94,7 +94,8 @@ def test_wrong_words_are_one_sentence(tmp_path: Path, model: Path) -> None:
     write_model(tmp_path / "encoder", encoder_of())
     for words, told in (
         ([tmp_path / "encoder", tmp_path / "3.jpg"], "an encoder without classes; sofed fit makes a classifier of it"),
-        ([tmp_path / "3.jpg", tmp_path / "3.jpg"], "is damaged"),
+        ([tmp_path / "3.jpg", tmp_path / "3.jpg"], "3.jpg is an image; expected the directory of a model"),
+        ([tmp_path / "photos", tmp_path / "3.jpg"], "photos is neither a model nor a run that ended"),
         ([model, tmp_path / "3.jpg", "--json", "--csv"], "--json and --csv: expected one of them"),
     ):
         done = sofed("predict", *words)
