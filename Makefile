@@ -11,8 +11,8 @@ NONE_IS_FINE := || test $$? -eq 5  # 5: ARGS selects none of these
 run: $(READY)  ## the main job: a federated simulation on the embedded dataset; ARGS="policy=fifo rounds=5"
 	$(BIN)/sofed run $(ARGS)
 
-test: lint  ## everything CI checks
-	$(MAKE) --jobs=2 --output-sync=line --no-print-directory test-fleet test-parts  # a fleet mostly waits
+test: $(READY)  ## everything CI checks
+	$(MAKE) --jobs=3 --output-sync=line --no-print-directory lint test-fleet test-parts  # a fleet mostly waits
 	$(PYTEST) -m flower -n 2 $(ARGS) $(NONE_IS_FINE)
 
 test-fleet: $(READY)

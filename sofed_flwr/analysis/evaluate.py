@@ -1,5 +1,6 @@
 """`sofed evaluate`: kNN and linear probe of an encoder file, on its training images unless the user names others."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +37,9 @@ def evaluate(file: Path, overrides: Sequence[str]) -> Measurement:
     """Run the evaluators of the configuration on an encoder."""
     encoder = load_encoder(file)
     config, split, remarks = data_for(encoder, file, overrides)
-    values = build_suite(config).run(encoder, encoder.features, split)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of another size: that is a remark here
+        values = build_suite(config).run(encoder, encoder.features, split)
     return Measurement(_described(config, split), values, remarks)
 
 

@@ -115,8 +115,10 @@ def _head(config: Mapping[str, Any], classes: list[str], is_timm: bool) -> str:
 
 
 def _title(facts: Mapping[str, Any]) -> str:
-    labelled = facts.get("fine_tuned") is not None
-    return "Training of the encoder, first without and then with labels" if labelled else WITHOUT_LABELS
+    if facts.get("fine_tuned") is not None:
+        return "Training of the encoder, first without and then with labels"
+    given = facts.get("pretrained") is not None
+    return f"{WITHOUT_LABELS}, from weights whose own training is not recorded" if given else WITHOUT_LABELS
 
 
 def _training(facts: Mapping[str, Any]) -> Iterator[str]:

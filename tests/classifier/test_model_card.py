@@ -51,6 +51,12 @@ def test_a_card_says_what_trained_the_model_and_how_good_it_is() -> None:
     assert "- not recorded" in card()
 
 
+def test_a_card_claims_no_training_without_labels_for_weights_it_does_not_know() -> None:
+    assert "## Training of the encoder, without labels\n" in card()
+    title = "## Training of the encoder, without labels, from weights whose own training is not recorded\n"
+    assert title in card(pretrained={"name": "resnet18.safetensors", "sha256": "0" * 64})
+
+
 def test_a_card_names_timm_where_timm_can_load_it() -> None:
     network = SMALL | {"blocks": [2, 2, 2, 2], "width": 64, "stem": "imagenet"}
     text = model_card({**timm_config(encoder_of(network), ()), "sofed": {"architecture": network}})
