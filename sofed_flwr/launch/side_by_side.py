@@ -4,7 +4,6 @@ A simulation of a few small devices leaves cores idle: devices wait for the slow
 evaluation. Two simulations with one worker each do not wait for each other.
 """
 
-import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +16,7 @@ from sofed_flwr.launch.flwr_cli import deferred_signals
 
 
 class SideBySide:
-    """`simulate` may be called by several threads; whatever runs at the end of the block is stopped, as by Ctrl-C."""
+    """`simulate` may be called by several threads; whatever runs at the end of the block is stopped."""
 
     def __init__(self) -> None:
         self._running: list[subprocess.Popen[str]] = []
@@ -31,7 +30,7 @@ class SideBySide:
         with deferred_signals(), self._lock:
             self._stopped = True
             for process in self._running:
-                process.send_signal(signal.SIGINT)
+                process.terminate()  # whoever starts a command in the background has it ignore Ctrl-C
             for process in self._running:
                 process.wait()
 
