@@ -34,5 +34,5 @@ def test_the_end_of_the_block_stops_a_run_that_ignores_ctrl_c(tmp_path: Path, mo
 
 def test_a_run_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stub(tmp_path / "run", "echo 'sofed: no more disk' >&2; exit 1", monkeypatch)
-    with SideBySide() as processes, pytest.raises(RunFailed, match="^no more disk$"):
+    with SideBySide() as processes, pytest.raises(RunFailed, match=r"^no more disk$"):
         processes.simulate(["rounds=1"])
