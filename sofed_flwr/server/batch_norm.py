@@ -8,8 +8,8 @@ with three seeds, and with two classes per device; five devices with two classes
 rates to 0.5, ResNet-8 and MobileNetV3, 3 to 20 steps per round, one device with a single step. A layer's largest
 variance grew by a factor of 427 (GROWTH), its largest mean was 1.4 standard deviations of its widest channel (SHIFT).
 From the other devices' median the variances of a layer were a factor of 3.9 away, 7 for the device with one step, its
-means 1.0 standard deviations (DISTANCE). After the first round all are far smaller, so that the median in place of the
-mean (LIFT) is rare. A variance may fall to 0
+means 1.0 standard deviations (DISTANCE). After the first round all are far smaller. The mean of a layer's variances was
+up to twice their median in the demo's first round (LIFT). A variance may fall to 0
 at once: it is that of a constant channel, cameras at night see nothing but black, and BatchNorm adds its epsilon.
 """
 
@@ -30,9 +30,12 @@ SHIFT = 10.0
 """Of a mean, in standard deviations of the layer's widest channel, or of 1."""
 MOST_BATCHES = 2**48
 """Of a counter: thousands of years of steps, and the sum over thousands of devices fits its type."""
-LIFT = 1.5
-"""Of a layer's variances: all devices' mean over their median. An honest device forgets a tenth of the global model's
-variance with every batch, so from 4 batches per round on, what a round lifted is forgotten by the next."""
+LIFT = 3.0
+"""Of a layer's variances: all devices' mean over their median."""
+LIFT_AGAINST_MOST = 1.25
+"""The same where most devices measured less than the global model has, and the mean would raise it all the same. An
+honest device forgets a tenth of the global model's variance with every batch: from 3 batches per round on, what a round
+lifted is forgotten by the next."""
 DISTANCE = 5.0
 """Of a layer's means from the devices' median, in standard deviations."""
 FEWEST = 3
@@ -73,17 +76,18 @@ def limited(updates: Sequence[Update], reference: State) -> list[Update]:
     for name in (name for name in reference if name.endswith(VARIANCE)):
         mean = name.removesuffix(VARIANCE) + MEAN
         level = _middle(updates, name).mean()
-        variances, means = _variances(updates, name), _means(updates, mean, DISTANCE * level.sqrt())
+        variances, means = _variances(updates, name, reference[name]), _means(updates, mean, DISTANCE * level.sqrt())
         for update, new, variance, shift in zip(updates, changed, variances, means, strict=True):
             found = {name: variance, mean: shift}
             new.update({key: value for key, value in found.items() if value is not update.shared[key]})
     return [replace(update, shared=update.shared | new) for update, new in zip(updates, changed, strict=True)]
 
 
-def _variances(updates: Sequence[Update], name: str) -> list[Tensor]:
+def _variances(updates: Sequence[Update], name: str, before: Tensor) -> list[Tensor]:
     """Each device's own, or the median for all of them where their mean would lift the layer."""
     own, middle = [update.shared[name] for update in updates], _middle(updates, name)
-    lifted = torch.stack(own).mean() > LIFT * middle.mean()
+    mean, level, past = torch.stack(own).mean(), middle.mean(), before.mean()
+    lifted = mean > (LIFT_AGAINST_MOST if mean > past > level else LIFT) * level
     return [middle] * len(own) if lifted else own
 
 

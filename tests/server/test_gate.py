@@ -74,7 +74,7 @@ def test_a_malformed_reply_drops_only_itself(kind: str, bounded: bool) -> None:
 
 def test_statistics_of_a_round_that_changed_much_pass_as_they_are() -> None:
     """Constant channels have the variance 0; the measured extremes of honest devices are in `batch_norm.py`."""
-    wide = update(0, bn__running_var=torch.tensor([0.0, 1.7]), bn__running_mean=torch.tensor([2.5, -3.0]))
+    wide = update(0, bn__running_var=torch.tensor([0.0, 3.0]), bn__running_mean=torch.tensor([2.5, -3.0]))
     crowd = [wide, *(update(k, bn__running_var=torch.tensor([0.05, 1.0])) for k in range(1, 5))]
     verdict = check(crowd)
     assert not verdict.dropped
@@ -109,10 +109,10 @@ def test_statistics_are_limited_by_what_the_others_measured() -> None:
     assert same(kept, odd.shared), "a private round: nobody's part depends on another's data"
 
 
-@pytest.mark.parametrize("factor", [3.4, 9e3], ids=["just below the limit", "far above it"])
-@pytest.mark.parametrize("batches", [4, 8, 20])
+@pytest.mark.parametrize("factor", [2.2, 10.9, 9e3], ids=["below the lower limit", "below the upper one", "above both"])
+@pytest.mark.parametrize("batches", [3, 8, 20])
 def test_one_device_of_five_cannot_lift_a_variance_round_after_round(batches: int, factor: float) -> None:
-    """The others measure 1.0 and forget a tenth of the old value per batch: v = 1.48 (1 + 0.9^4 (v - 1)) is 17.6."""
+    """The others measure 1.0 and forget a tenth of the old value per batch: v = 1.24 (1 + 0.9^3 (v - 1)) is 3.5."""
     current = dict(GLOBAL)
     gate = Gate(10.0, None, bounded=False, directed=False)
     for _ in range(100):
@@ -122,7 +122,7 @@ def test_one_device_of_five_cannot_lift_a_variance_round_after_round(batches: in
         verdict = gate.check(crowd, current, 7)
         assert len(verdict.accepted) == 5
         current = combined(fedavg(), verdict.accepted, current)
-    assert float(current["bn.running_var"].max()) < 18
+    assert float(current["bn.running_var"].max()) < 3.6
 
 
 # lengths
