@@ -109,10 +109,10 @@ def test_statistics_are_limited_by_what_the_others_measured() -> None:
     assert same(kept, odd.shared), "a private round: nobody's part depends on another's data"
 
 
-@pytest.mark.parametrize("factor", [2.2, 10.9, 9e3], ids=["below the lower limit", "below the upper one", "above both"])
-@pytest.mark.parametrize("batches", [3, 8, 20])
+@pytest.mark.parametrize("factor", [4.7, 10.9, 9e3], ids=["below the lower limit", "below the upper one", "above both"])
+@pytest.mark.parametrize("batches", [6, 8, 20])
 def test_one_device_of_five_cannot_lift_a_variance_round_after_round(batches: int, factor: float) -> None:
-    """The others measure 1.0 and forget a tenth of the old value per batch: v = 1.24 (1 + 0.9^3 (v - 1)) is 3.5."""
+    """The others measure 1.0 and forget a tenth of the old value per batch: v = 1.74 (1 + 0.9^6 (v - 1)) is 10.8."""
     current = dict(GLOBAL)
     gate = Gate(10.0, None, bounded=False, directed=False)
     for _ in range(100):
@@ -122,7 +122,7 @@ def test_one_device_of_five_cannot_lift_a_variance_round_after_round(batches: in
         verdict = gate.check(crowd, current, 7)
         assert len(verdict.accepted) == 5
         current = combined(fedavg(), verdict.accepted, current)
-    assert float(current["bn.running_var"].max()) < 3.6
+    assert float(current["bn.running_var"].max()) < 11
 
 
 # lengths
