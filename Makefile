@@ -36,5 +36,5 @@ $(READY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; try make PYTHON=python3.12")'
 	@echo "building .venv: about two minutes, once"
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[simulation,report,tracking,camera,dp,export,dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[simulation,report,tracking,camera,dp,export,dev]'
 	@touch $@
