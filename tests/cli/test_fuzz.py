@@ -42,7 +42,7 @@ from tests.support.federation import federate
 from tests.support.models import classifier_of, encoder_of
 
 SECONDS = 0.8
-"""Of a kind, 20 s in all besides starting, in every test run; a soak takes eighty times as long, from a seed of its own."""
+"""Of a kind, 20 s in all, in every test run; a soak takes eighty times as long, from a seed of its own."""
 FEWEST = 2
 LONGEST_S = 120
 """Seconds until a command is taken to hang; a busy machine needs some."""
