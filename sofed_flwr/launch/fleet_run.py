@@ -6,6 +6,7 @@ does one run at a time, because two would discard each other's state on the devi
 """
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,12 @@ from sofed_flwr.core.errors import ConfigError, RunFailed, RunGoesOnError, Termi
 from sofed_flwr.launch.fleet_runs import CONNECTION, FleetRuns
 from sofed_flwr.launch.flwr_cli import FlowerCommands, deferred_signals
 from sofed_flwr.launch.watchdog import MARK, scratch_directory
+from sofed_flwr.storage.run_lock import WAIT_SECONDS
 
 END_NOTICE_SECONDS = 15.0
 """Between the end of a ServerApp and Flower's report of it; a killed one Flower detects only after a minute."""
+ENDING_SECONDS = WAIT_SECONDS
+"""A run that fails so soon after it was found was already ending then."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +50,41 @@ def train_on_fleet(job: FleetJob, tick: Callable[[], None], interval: float = 0.
     """
     home = flower_home(job.site)
     with job.log.open("ab") as log, scratch_directory(log) as scratch:
-        flower = FlowerCommands(str(home), log, tick, interval, {MARK: scratch})
-        runs, run = FleetRuns(flower, home), None
-        try:
-            with deferred_signals():  # a run must not be submitted without being recorded
-                run = _join_or_submit(runs, job, scratch)
-            seen = _watch(flower, run.id, lambda: runs.is_orphaned(run.id))
-        except KeyboardInterrupt as signal:
-            if run is not None and (not run.submitted or isinstance(signal, TerminatedError)):
-                how = f"the same command shows it again, sofed stop {job.site} ends it"
-                raise RunGoesOnError(f"the run in {job.folder} goes on; {how}") from signal
-            if run is not None:
-                with deferred_signals():
-                    runs.stop(run.id)
+        runs = FleetRuns(FlowerCommands(str(home), log, tick, interval, {MARK: scratch}), home)
+        while not _train(runs, job, scratch):
+            log.write(b"the run that was found has ended, it is submitted again\n")
+
+
+def _train(runs: FleetRuns, job: FleetJob, scratch: str) -> bool:
+    """Train to the end; False if the run that was found was already ending, and has to be submitted again.
+
+    A ServerApp outlives its SuperLink by seconds: after a restart the old run is listed as active, and then ends.
+    """
+    run = None
+    try:
+        with deferred_signals():  # a run must not be submitted without being recorded
+            run = _join_or_submit(runs, job, scratch)
+        found = time.monotonic()
+        seen = _watch(runs.flower, run.id, lambda: runs.is_orphaned(run.id))
+    except KeyboardInterrupt as signal:
+        if run is not None and (not run.submitted or isinstance(signal, TerminatedError)):
+            how = f"the same command shows it again, sofed stop {job.site} ends it"
+            raise RunGoesOnError(f"the run in {job.folder} goes on; {how}") from signal
+        if run is not None:
+            with deferred_signals():
+                runs.stop(run.id)
+        raise
+    if not seen:
+        runs.stop(run.id)
+        runs.flower.fail("The ServerApp's process is gone")
+    soon = time.monotonic() - found < ENDING_SECONDS
+    try:
+        runs.flower.raise_if_failed(CONNECTION, run.id)
+    except RunFailed:
+        if run.submitted or not soon or runs.was_stopped(run.id):
             raise
-        if not seen:
-            runs.stop(run.id)
-            flower.fail("The ServerApp's process is gone")
-        flower.raise_if_failed(CONNECTION, run.id)
+        return False
+    return True
 
 
 def stop_runs(site: Path) -> list[str]:

@@ -64,7 +64,16 @@ class FleetRuns:
             return folder is not None and RunDirectory(folder).lock.was_lost_after(submitted)
         return False
 
+    def was_stopped(self, run_id: str) -> bool:
+        """Whether one of our commands stopped a run."""
+        return self._stop_mark(run_id).exists()
+
     def stop(self, run_id: str) -> None:
         """Stop a run; it may have ended already."""
+        self._records.mkdir(exist_ok=True)
+        self._stop_mark(run_id).touch()
         with suppress(RunFailed):
             self.flower.ask("stop", run_id, CONNECTION)
+
+    def _stop_mark(self, run_id: str) -> Path:
+        return self._records / f"{run_id}.stopped"

@@ -142,6 +142,7 @@ def _kill_the_app(story: Story) -> tuple[int, str]:
     run = fleet.run(*OVERRIDES)
 
     def first() -> float | None:
+        assert run.poll() is None, run.communicate()
         works = [node.work(4) for node in fleet.nodes]
         return min((work.sent for work in works if work and work.run not in earlier), default=None)
 

@@ -186,10 +186,32 @@ def test_of_three_commands_at_the_same_moment_one_is_refused(site: Site) -> None
     assert len(refused) == 2
 
 
-def test_a_viewer_learns_that_its_run_was_stopped(site: Site) -> None:
+def test_a_run_that_was_already_ending_when_it_was_found_is_submitted_again(site: Site) -> None:
+    """As after the death of a SuperLink, which its ServerApp survives by seconds; nobody stopped that run."""
+    with pytest.raises(RunGoesOnError):
+        train_on_fleet(site.job(), raising(TerminatedError, lambda: site.calls("log")))
+
+    def tick() -> None:
+        if site.calls("log") == 2:
+            (site.runs / "7").write_text("finished:stopped")
+        elif site.calls("log") == 3:
+            (site.runs / "8").write_text("finished:completed")
+
+    train_on_fleet(site.job(), tick)
+    assert site.statuses() == {"7": "finished:stopped", "8": "finished:completed"}
+
+
+@pytest.mark.parametrize("submitted", [True, False], ids=["the one who submitted it", "another"])
+def test_a_viewer_learns_that_its_run_was_stopped(submitted: bool, site: Site) -> None:
     told: list[list[str]] = []
+    if not submitted:
+        with pytest.raises(RunGoesOnError):
+            train_on_fleet(site.job(), raising(TerminatedError, lambda: site.calls("log")))
+    logs = site.calls("log") + 1
     with pytest.raises(RunFailed, match="the run was stopped"):
-        train_on_fleet(site.job(), lambda: told.append(stop_runs(site.directory)) if site.calls("log") else None)
+        train_on_fleet(
+            site.job(), lambda: told.append(stop_runs(site.directory)) if site.calls("log") == logs else None
+        )
     assert told[0] == [f"the run in {site.directory / 'run'}"]
     assert stop_runs(site.directory) == []
 
