@@ -4,7 +4,10 @@ BIN := .venv/bin
 PINS := $(shell sed -n '/^requires-python/,/^\[tool.hatch/p' pyproject.toml | cat - constraints.txt | cksum | cut -d' ' -f1)
 READY := .venv/pins-$(PINS)
 
+unexport PYTHONDONTWRITEBYTECODE  # with it, every process of a test compiles the package again
+
 PYTEST := $(BIN)/python -m pytest
+PROCESSES := tests/test_tutorial.py tests/launch tests/fleet  # where the tests with processes are, and nothing slow to import
 NONE_IS_FINE := || test $$? -eq 5  # 5: ARGS selects none of these
 
 .PHONY: run test test-fleet test-parts soak lint docs
@@ -13,13 +16,13 @@ run: $(READY)  ## the main job: a federated simulation on the embedded dataset; 
 
 test: $(READY)  ## everything CI checks
 	$(MAKE) --jobs=3 --output-sync=line --no-print-directory lint test-fleet test-parts  # a fleet mostly waits
-	$(PYTEST) -m flower -n 2 $(ARGS) $(NONE_IS_FINE)
+	$(PYTEST) -m flower -n 2 $(or $(ARGS),$(PROCESSES)) $(NONE_IS_FINE)
 
 test-fleet: $(READY)
-	$(PYTEST) -m fleet $(ARGS) $(NONE_IS_FINE)
+	$(PYTEST) -m fleet $(or $(ARGS),$(PROCESSES)) $(NONE_IS_FINE)
 
 test-parts: $(READY)
-	nice -n 19 $(PYTEST) -m "not (flower or fleet or soak)" -n 2 $(ARGS) $(NONE_IS_FINE)
+	nice -n 19 $(PYTEST) -m "not (flower or fleet or soak)" -n 3 $(ARGS) $(NONE_IS_FINE)
 
 soak: $(READY)  ## what takes too long for every commit
 	$(PYTEST) -m soak -s $(ARGS)

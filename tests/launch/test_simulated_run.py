@@ -7,14 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 from typer.testing import CliRunner
 
-from sofed_flwr import simulate
 from sofed_flwr.build import build_method
 from sofed_flwr.cli.main import app
 from sofed_flwr.config.schema import RunConfig
@@ -121,7 +119,7 @@ def check_summary(encoder: Path, config: RunConfig) -> None:
     assert f"{summary['knn']:.2f}" in evaluated.stdout
 
 
-@pytest.mark.flower
+@pytest.mark.soak
 def test_a_run_whose_rounds_all_failed_is_a_failed_run_that_says_why_in_the_devices_words(tmp_path: Path) -> None:
     """Every device diverges, and keeps nothing of it. A failure of the ServerApp: `test_simulation.py`."""
     done = sofed("run", *SMOKE, "optimizer.lr=1e20", f"out={tmp_path}")
@@ -131,22 +129,6 @@ def test_a_run_whose_rounds_all_failed_is_a_failed_run_that_says_why_in_the_devi
     assert "trained" not in done.stdout
     assert not (tmp_path / "summary.json").exists()
     assert not list(tmp_path.glob("devices/*/*"))
-
-
-@pytest.mark.flower
-def test_the_demo_of_make_run_teaches_the_encoder_what_an_untrained_one_does_not_know(tmp_path: Path) -> None:
-    """Five of the demo's eighteen rounds are enough for 15 points.
-
-    As a notebook runs it, and from a thread, which no signal reaches.
-    """
-    with ThreadPoolExecutor(1) as other:
-        result = other.submit(simulate, rounds=5, out=tmp_path / "demo").result()
-    assert result.encoder.facts["rounds"] == 5
-    summary = result.summary
-    untrained, trained = summary["untrained"]["linear"]["1.0"], summary["linear"]["1.0"]
-    assert untrained < 60
-    assert trained - untrained >= 15
-    assert summary["discard_ratio"] > 0.5
 
 
 @pytest.mark.flower
