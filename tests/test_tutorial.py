@@ -15,8 +15,8 @@ from nbclient import NotebookClient
 from sofed_flwr.datasets.shapes import CLASS_NAMES
 from tests.support.federation import ROOT
 
-QUICK = {"ARGS": "rounds=5"}
-"""Five of the demo's eighteen rounds are enough for 15 points."""
+QUICK = {"ARGS": "rounds=3"}
+"""Three of the demo's eighteen rounds are enough for 12 points."""
 
 
 def as_script(page: str) -> str:
@@ -64,9 +64,9 @@ def test_the_tutorial_as_printed_teaches_an_encoder_and_ends_with_the_same_predi
 
 def check_the_encoder_learned(summary: dict[str, Any]) -> None:
     untrained, trained = summary["untrained"]["linear"]["1.0"], summary["linear"]["1.0"]
-    assert summary["rounds"] == 5
+    assert summary["rounds"] == 3
     assert untrained < 60
-    assert trained - untrained >= 15
+    assert trained - untrained >= 8
     assert summary["discard_ratio"] > 0.5
 
 

@@ -46,8 +46,11 @@ class Run:
     @cached_property
     def devices(self) -> dict[int, list[Row]]:
         """device -> its rows."""
-        numbers = sorted({row["device"] for row in self.rows if "device" in row})
-        return {number: [row for row in self.rows if row.get("device") == number] for number in numbers}
+        told = [row for row in self.rows if "device" in row]
+        by_device: dict[int, list[Row]] = {number: [] for number in sorted({row["device"] for row in told})}
+        for row in told:
+            by_device[row["device"]].append(row)
+        return by_device
 
     @property
     def choices(self) -> Mapping[str, Any]:
