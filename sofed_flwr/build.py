@@ -25,10 +25,12 @@ from sofed_flwr.device.trainer import Trainer
 from sofed_flwr.evaluation.known_images import KnownImages
 from sofed_flwr.evaluation.suite import Suite
 from sofed_flwr.methods.base import Method
+from sofed_flwr.models.accelerator import torch_device
 from sofed_flwr.server.buffer_diagnostics import BufferDiagnostics
+from sofed_flwr.server.limits import Limits
 from sofed_flwr.server.pretrained import load_pretrained
 from sofed_flwr.server.reply_counts import refuse_too_few_replies
-from sofed_flwr.server.rounds import Limits, Server
+from sofed_flwr.server.rounds import Server
 from sofed_flwr.sources.base import Setting, Source
 from sofed_flwr.sources.schemes import open_source
 from sofed_flwr.storage.generations import Store
@@ -66,14 +68,6 @@ def check_parts(config: RunConfig) -> None:
     refuse_too_few_replies(config, build(config.strategy, "strategy"))
     if build_suite(config).due(0, config.rounds):
         build_dataset(config)
-
-
-def torch_device(config: RunConfig) -> torch.device:
-    """Where to compute."""
-    wanted = config.device.accelerator
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device.accelerator=cuda: torch finds no CUDA device here; use auto or cpu")
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def build_method(config: RunConfig) -> Method:

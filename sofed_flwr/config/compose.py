@@ -21,6 +21,7 @@ from yaml import YAMLError
 
 from sofed_flwr.config.override_text import merged
 from sofed_flwr.config.own_yamls import conf
+from sofed_flwr.config.plain_values import flat, refuse_long_numbers, refuse_resolvers
 from sofed_flwr.config.plain_yaml import bytes_of
 from sofed_flwr.config.schema import RunConfig
 from sofed_flwr.core.app_files import version
@@ -31,8 +32,6 @@ UNUSABLE = (HydraException, ValueError, RecursionError)
 """Of overrides: Hydra's parser leaves numbers of thousands of digits and lists of thousands of levels to Python."""
 _HYDRA = Lock()
 """Hydra has one state for all threads of a process."""
-RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)
-"""May call a function of OmegaConf's, as `${oc.env:HOME}` does; a plain `${buffer}` has no colon."""
 
 
 def compose(overrides: str | Sequence[str]) -> RunConfig:
@@ -97,9 +96,9 @@ def _resolve(overrides: list[str]) -> RunConfig:
         choices = {group: name for group, name in chosen if name and not {"/", "@"} & set(group)}
         own = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
         content: Any = OmegaConf.to_container(own, resolve=False)
-        _refuse_resolvers(_flat(content))
+        refuse_resolvers(flat(content))
         content = OmegaConf.to_container(own, resolve=True, throw_on_missing=True)
-        _refuse_long_numbers(_flat(content))
+        refuse_long_numbers(flat(content))
     except (OmegaConfBaseException, *UNUSABLE) as error:
         raise ConfigError(_sentence(error, overrides)) from error
     config = RunConfig.validated(content | {"choices": choices, "overrides": overrides, "version": version()})
@@ -107,22 +106,6 @@ def _resolve(overrides: list[str]) -> RunConfig:
         return config
     # a link stays one: in a cache of downloads it leads to a file without a name
     return config.model_copy(update={"pretrained": str(Path(config.pretrained).expanduser().absolute())})
-
-
-def _refuse_resolvers(flat: Mapping[str, Any]) -> None:
-    """Overrides are stored in `config.yaml`, and a resumed run's file is untrusted: no function is called."""
-    for key, value in flat.items():
-        if RESOLVER.search(str(value)):
-            raise ConfigError(
-                f"{key}={value}: functions such as ${{oc.env:NAME}} are not called; write the value itself"
-            )
-
-
-def _refuse_long_numbers(flat: Mapping[str, Any]) -> None:
-    """Devices and a resumed run read the configuration as plain YAML, which has none (`plain_yaml.py`)."""
-    for key, value in flat.items():
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise ConfigError(f"{key}={value}: a whole number of more than 63 bits")
 
 
 def _compose(overrides: list[str]) -> DictConfig:
@@ -134,7 +117,7 @@ def _compose(overrides: list[str]) -> DictConfig:
 
 
 def _refuse_other(earlier: RunConfig, config: RunConfig) -> None:
-    before, now = _flat(earlier.model_dump()), _flat(config.model_dump())
+    before, now = flat(earlier.model_dump()), flat(config.model_dump())
     free = RunConfig.resumable() - (set() if config.optimizer.schedule == "constant" else {"rounds"})
     differing = [
         f"{key} (was {before.get(key)}, is {now.get(key)})"
@@ -149,13 +132,6 @@ def _refuse_other(earlier: RunConfig, config: RunConfig) -> None:
 def _hash(flat: Mapping[str, Any]) -> str:
     decisive = {key: value for key, value in flat.items() if key.split(".")[0] not in RunConfig.resumable()}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
 
 
 def _default_out() -> str:
@@ -203,4 +179,4 @@ def _no_such_key(key: str, overrides: list[str]) -> str:
 
 def _names(tree: Any) -> list[str]:
     """Every key, sections and groups included."""
-    return list(dict.fromkeys(".".join(key.split(".")[:depth]) for key in _flat(tree) for depth in range(1, 9)))
+    return list(dict.fromkeys(".".join(key.split(".")[:depth]) for key in flat(tree) for depth in range(1, 9)))

@@ -5,43 +5,27 @@ again. A missing file is one sentence that says which file belongs where.
 """
 
 import pickle
-import shutil
-import socket
-import tempfile
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic.dataclasses import dataclass
 from torchvision import datasets
-from torchvision.datasets.utils import check_integrity, download_url, extract_archive
+from torchvision.datasets.utils import check_integrity, extract_archive
 
 from sofed_flwr.core.records import LabeledImages, Labels, Split
 from sofed_flwr.datasets.cache_folder import cache_root
-
-TIMEOUT_SECONDS = 10.0
-"""Of a download without an answer."""
+from sofed_flwr.datasets.download import Archive, download
 
 CIFAR10_CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
 """In the order of its labels; torchvision reads them from the archive, which a cached dataset does without."""
-
-
-class Archive(NamedTuple):
-    """A file as published."""
-
-    url: str
-    name: str
-    md5: str
 
 
 @dataclass(frozen=True)
@@ -98,7 +82,7 @@ class Published(ABC):
         if not self.download:
             raise self._refusal(archive, f"{trouble} and dataset.download is false")
         try:
-            _download(archive, self.folder)
+            download(archive, self.folder)
         except (OSError, HTTPException, RuntimeError) as error:
             raise self._refusal(archive, f"{trouble} and cannot be downloaded ({error})") from error
 
@@ -175,31 +159,3 @@ class Svhn(Published):
         """torchvision turns the label 10 of the digit 0 into 0."""
         half = datasets.SVHN(self.folder, "train" if train else "test")
         return LabeledImages(np.ascontiguousarray(half.data), half.labels)
-
-
-def _download(archive: Archive, folder: Path) -> None:
-    """Into a temporary folder, then renamed, so that an incomplete file never has the archive's name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(folder)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".downloading-") as beside, _timeout():
-        download_url(archive.url, beside, archive.name, archive.md5)
-        (Path(beside) / archive.name).replace(folder / archive.name)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """What a killed process left: an active download has grown within the timeout."""
-    for beside in folder.glob(".downloading-*"):
-        newest = max(path.stat().st_mtime for path in (beside, *beside.iterdir()))
-        if newest + 2 * TIMEOUT_SECONDS < time.time():
-            shutil.rmtree(beside, ignore_errors=True)
-
-
-@contextmanager
-def _timeout() -> Iterator[None]:
-    """torchvision sets no time limit: a network that drops packets would block it for minutes."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(TIMEOUT_SECONDS)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)

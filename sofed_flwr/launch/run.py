@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from sofed_flwr.build import check, check_server, torch_device
+from sofed_flwr.build import check, check_server
 from sofed_flwr.config.compose import compose
 from sofed_flwr.config.override_text import quoted
 from sofed_flwr.config.schema import RunConfig
@@ -21,6 +21,7 @@ from sofed_flwr.launch.fleet_run import FleetJob, flower_home, train_on_fleet
 from sofed_flwr.launch.progress import RunProgress, console
 from sofed_flwr.launch.simulation import SimulationJob, simulate
 from sofed_flwr.launch.workers import plan_workers
+from sofed_flwr.models.accelerator import torch_device
 from sofed_flwr.storage.generations import Store, read_file
 from sofed_flwr.storage.run_directory import RunDirectory
 

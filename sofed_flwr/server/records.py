@@ -28,6 +28,13 @@ class Records:
             self._log.write(round_number, values, device, reason)
             self._tracker.write(round_number, values, device)
 
+    def warn(
+        self, round_number: int, what: str, values: Mapping[str, float], reason: str, device: int | None = None
+    ) -> None:
+        """Write values with their reason, and say both."""
+        log.warning("round %d: %s: %s", round_number, what, reason)
+        self.write(round_number, values, device, reason)
+
     def write_replies(self, round_number: int, updates: Sequence[Update]) -> dict[str, float]:
         """Write each device's counts and the values of the round, which are returned."""
         for update in updates:

@@ -8,29 +8,27 @@ otherwise it ends in a `RunStoppedError` with the reason.
 """
 
 import logging
-import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from sofed_flwr.config.instantiate import Component
 from sofed_flwr.core.errors import RunStoppedError
-from sofed_flwr.core.records import Release, Split, State, Update
+from sofed_flwr.core.records import Split, State, Update
 from sofed_flwr.core.redaction import redacted
-from sofed_flwr.core.state_dicts import not_finite
 from sofed_flwr.encoder import save_encoder
 from sofed_flwr.evaluation.collapse import alarm
 from sofed_flwr.evaluation.suite import Suite
 from sofed_flwr.methods.base import Method
 from sofed_flwr.server.buffer_diagnostics import BufferDiagnostics
-from sofed_flwr.server.gate import Gate, unusable
+from sofed_flwr.server.gate import Gate
+from sofed_flwr.server.limits import Limits
 from sofed_flwr.server.records import Records
+from sofed_flwr.server.releases import Releases
 from sofed_flwr.server.summary import last_failure, of_encoder, summarise
 from sofed_flwr.storage.metrics_log import read_rows
-from sofed_flwr.storage.privacy_ledger import broken_guarantee
 from sofed_flwr.storage.run_directory import Checkpoint, RunDirectory
 from sofed_flwr.strategies.inner import InnerStrategy
 from sofed_flwr.tracking.base import Tracker
@@ -42,16 +40,6 @@ Combine = Callable[[Sequence[Update]], State]
 """Accepted updates, in order of device, so that sums round the same way every time -> the next global model."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When a round counts, and how many failed ones in a row end the run."""
-
-    quorum: int
-    max_failed_rounds: int
-    norm_limit: float
-    clip_norm: float | None = None
 
 
 class Server:
@@ -92,6 +80,7 @@ class Server:
         self.counted = committed.counted if committed else 0
         self.pretrained = committed.pretrained if committed else pretrained
         self.strategy.load_state_dict(committed.strategy if committed else {})
+        self._releases = Releases(directory.ledger, self.run, strategy)
         self._closed, self._failed_in_a_row = self.committed, 0
         self._round_began = perf_counter()
 
@@ -103,11 +92,9 @@ class Server:
         accepted, dropped = verdict.accepted, dict(failures) | verdict.dropped
         reasons = {device: redacted(reason) for device, reason in sorted(dropped.items())}
         for device, reason in reasons.items():
-            log.warning("round %d: device %d dropped: %s", round_number, device, reason)
-            self._records.write(round_number, {"dropped": 1}, device, reason)
+            self._records.warn(round_number, f"device {device} dropped", {"dropped": 1}, reason, device)
         for name, value, reason in verdict.remarks:
-            log.warning("round %d: %s: %s", round_number, name, reason)
-            self._records.write(round_number, {name: value}, reason=reason)
+            self._records.warn(round_number, name, {name: value}, reason)
         if len(accepted) < self.limits.quorum or verdict.sound < self.strategy.min_replies:
             why = [f"device {device}: {reason}" for device, reason in reasons.items()]
             more = [f"and {len(why) - REASONS_SHOWN} more"] if len(why) > REASONS_SHOWN else []
@@ -115,12 +102,15 @@ class Server:
             return self._fail(round_number, f"had {had} ({'; '.join(why[:REASONS_SHOWN] + more) or 'no reply at all'})")
         before = self.strategy.state_dict()
         aggregate = combine(accepted)
-        if (refusal := self._refuse_release(round_number, aggregate, len(accepted))) is not None:
+        if (refusal := self._releases.refuse(round_number, aggregate, len(accepted))) is not None:
             self.strategy.load_state_dict(before)
             return self._fail(round_number, refusal)
         self.shared, self.counted, self._failed_in_a_row = aggregate, self.counted + 1, 0
         self.gate.remember(verdict)
-        self._record_privacy(round_number)
+        values, broken = self._releases.cost()
+        if broken is not None:
+            log.warning("round %d: %s", round_number, broken)
+        self._records.write(round_number, values, reason=broken)
         return self._records.write_replies(round_number, accepted)
 
     def note_late(self, round_number: int, device: int) -> None:
@@ -134,7 +124,7 @@ class Server:
     def close_round(self, round_number: int) -> dict[str, float]:
         """Evaluate if it is due, log, commit; then stop if the strategy allows no further round."""
         values = self._commit(round_number) if round_number > self.committed else {}
-        reason = self.strategy.exhausted(self.directory.ledger.releases)
+        reason = self._releases.exhausted()
         if reason is not None and round_number < self.rounds:
             keep = f"resume with rounds={self.committed} to keep the encoder"
             remedy = keep if self.committed > 0 else "no round was made"
@@ -159,7 +149,7 @@ class Server:
 
     def _save(self) -> None:
         kept = (self.shared, self.strategy.state_dict(), self.gate.state_dict())
-        releases = self.directory.ledger.of_run(self.run)
+        releases = self._releases.of_run()
         self.directory.commit(Checkpoint(self.run, self._closed, *kept, self.counted, releases, self.pretrained))
         self.committed = self._closed
 
@@ -169,8 +159,7 @@ class Server:
         untrained = [row["value"] for row in rows if row["name"] == "feature_std" and row["round"] == 0]
         found = alarm(round_number, values.get("feature_std"), untrained[0] if untrained else None)
         if found is not None:
-            log.warning("round %d: %s: %s", round_number, found.sentence, found.reason)
-            self._records.write(round_number, {found.name: 1}, reason=found.reason)
+            self._records.warn(round_number, found.sentence, {found.name: 1}, found.reason)
 
     def finish(self, encoder: Component, facts: Mapping[str, Any], images: Mapping[str, Any] | None = None) -> None:
         """Write the encoder and the summary; `encoder` is the backbone's yaml, `facts` say what was trained.
@@ -200,24 +189,6 @@ class Server:
             self._save()
         self.directory.log.write(self._closed, {})
         self.directory.write_summary(summarise(read_rows(self.directory.log.path), facts))
-
-    def _refuse_release(self, round_number: int, model: State, replies: int) -> str | None:
-        """Why the model must not be sent, or None: then its release is on disk, before any device can get the model."""
-        if (fault := unusable(model) or not_finite(self.strategy.state_dict())) is not None:
-            return f"has no usable aggregate of {replies} replies ({fault})"
-        try:
-            self.directory.ledger.write(Release(self.run, round_number, self.strategy.noise(replies)))
-        except OSError as error:
-            return f"released no model, the privacy ledger cannot be written ({error})"
-        return None
-
-    def _record_privacy(self, round_number: int) -> None:
-        releases = self.directory.ledger.releases
-        reason = broken_guarantee(releases)
-        if reason is not None:
-            log.warning("round %d: %s", round_number, reason)
-        values = self.strategy.report(releases) if reason is None else {"epsilon": math.inf}
-        self._records.write(round_number, values, reason=reason)
 
     def _fail(self, round_number: int, why: str) -> dict[str, float]:
         self._failed_in_a_row += 1

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sofed_flwr.build import check, torch_device
+from sofed_flwr.build import check
 from sofed_flwr.config.compose import compose, sweep
 from sofed_flwr.config.schema import RunConfig
 from sofed_flwr.core.errors import ConfigError
+from sofed_flwr.models.accelerator import torch_device
 from tests.support.federation import SMOKE, federate
 
 WRONG = {

@@ -91,7 +91,7 @@ def test_a_policy_is_a_policy_of_this_project(target: str) -> None:
     [
         ("encoder", "sofed_flwr.models.heads.mlp"),
         ("dataset", "sofed_flwr.datasets.cache.open_split"),
-        ("dataset", "sofed_flwr.datasets.vision._download"),
+        ("dataset", "sofed_flwr.datasets.download.download"),
         ("dataset", "sofed_flwr.datasets.partition.IID"),
         ("partition", "sofed_flwr.datasets.npz.Npz"),
         ("strategy", "sofed_flwr.strategies.differential_privacy.entropy"),

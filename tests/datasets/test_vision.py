@@ -22,6 +22,7 @@ from sofed_flwr.config.compose import compose
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Split
 from sofed_flwr.datasets import vision
+from sofed_flwr.datasets.download import TIMEOUT_SECONDS
 from tests.support.published import COUNTS, write_published
 
 ARCHIVES = {
@@ -146,7 +147,7 @@ class Answer:
 
 def serving(content: bytes, breaks: bool = False) -> Callable[..., Answer]:
     def answer(request: Any) -> Answer:
-        assert socket.getdefaulttimeout() == vision.TIMEOUT_SECONDS
+        assert socket.getdefaulttimeout() == TIMEOUT_SECONDS
         return Answer(request.full_url, content, breaks)
 
     return answer
@@ -205,7 +206,7 @@ def test_what_a_killed_download_left_is_removed_and_a_running_one_is_not(
     write_published("cifar10", tmp_path / "server", monkeypatch)
     content = (tmp_path / "server" / ARCHIVES["cifar10"]).read_bytes()
     monkeypatch.setattr(urllib.request, "urlopen", serving(content))
-    for name, age in (("old", 10 * vision.TIMEOUT_SECONDS), ("running", 0)):
+    for name, age in (("old", 10 * TIMEOUT_SECONDS), ("running", 0)):
         part = tmp_path / "root" / f".downloading-{name}" / "part"
         part.parent.mkdir(parents=True)
         part.touch()

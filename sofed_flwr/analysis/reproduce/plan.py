@@ -9,8 +9,8 @@ from sofed_flwr.analysis.reproduce.grid import Cell, cells, tables
 from sofed_flwr.analysis.reproduce.order import Order
 from sofed_flwr.analysis.reproduce.records import read_earlier
 from sofed_flwr.analysis.reproduce.runs import place
-from sofed_flwr.build import torch_device
 from sofed_flwr.config.schema import RunConfig
+from sofed_flwr.models.accelerator import torch_device
 from sofed_flwr.storage.summary_file import read_summary
 
 START = 20.0
