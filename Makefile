@@ -22,7 +22,7 @@ test-fleet: $(READY)
 	$(PYTEST) -m fleet $(or $(ARGS),$(PROCESSES)) $(NONE_IS_FINE)
 
 test-parts: $(READY)
-	nice -n 19 $(PYTEST) -m "not (flower or fleet or soak)" -n 2 $(ARGS) $(NONE_IS_FINE)
+	nice -n 19 $(PYTEST) -m "not (flower or fleet or soak)" -n 3 $(ARGS) $(NONE_IS_FINE)
 
 soak: $(READY)  ## what takes too long for every commit
 	$(PYTEST) -m soak -s $(ARGS)
