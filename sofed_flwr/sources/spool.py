@@ -21,7 +21,7 @@ import torch
 
 from sofed_flwr.core.errors import DeviceError
 from sofed_flwr.core.records import Pixels
-from sofed_flwr.images.decoding import MAX_PIXELS, decode, has_image_name
+from sofed_flwr.images.decoding import MAX_PIXELS, decode, has_image_name, why_not_read
 from sofed_flwr.images.frame_filter import digest_if_new
 from sofed_flwr.sources.base import Cursor, Portion, Setting
 from sofed_flwr.sources.unfinished import UnfinishedReads
@@ -63,6 +63,7 @@ class FolderSource:
         self._unfinished = UnfinishedReads(unfinished)
         self._listed: list[tuple[int, str]] = []
         self._listed_again_at = 0.0
+        self._said: set[str] = set()
 
     def waiting(self, cursor: Cursor) -> int:
         """Number of files not read yet."""
@@ -104,6 +105,11 @@ class FolderSource:
         if (arrived, name) in self._unfinished:
             log.warning("a process died while it read %r from the spool: the file is left out", name)
             raise ValueError("a process died while reading it")
+        if (why := why_not_read(name)) is not None:
+            if why not in self._said:
+                log.warning("in the spool: %s", why)
+            self._said.add(why)
+            raise ValueError(why)
         self._unfinished.begin((arrived, name))
         path = self._directory / name
         try:
@@ -158,9 +164,9 @@ def _is_position(cursor: dict[str, Any]) -> bool:
 
 
 def _arrival(entry: os.DirEntry[str]) -> tuple[int, str] | None:
-    """When an image file arrived, and its name; it may be gone already."""
+    """When an image file arrived, in a format that we read or not, and its name; it may be gone already."""
     try:
-        wanted = has_image_name(entry.name) and entry.is_file()
+        wanted = (has_image_name(entry.name) or why_not_read(entry.name) is not None) and entry.is_file()
         return (entry.stat().st_ctime_ns, entry.name) if wanted else None
     except OSError:
         return None

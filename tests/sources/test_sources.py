@@ -70,6 +70,17 @@ def test_a_file_found_half_written_is_used_once_it_is_complete(tmp_path: Path) -
     assert drain(tmp_path, cursor)[0] == []
 
 
+def test_photos_of_a_format_that_is_not_read_are_counted_and_their_format_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(tmp_path, 1)
+    for name in ("a.heic", "b.HEIC", ".hidden.heic", "notes.txt"):
+        (tmp_path / name).write_bytes(jpeg(2))
+    images, _, unreadable, _ = drain(tmp_path)
+    assert (images, unreadable) == ([as_read(tmp_path / "1.jpg")], 2)
+    assert caplog.messages == ["in the spool: HEIC is not read; save it as JPEG or PNG"]
+
+
 def test_a_file_replaced_while_it_is_read_is_used_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(tmp_path, 1)
 
