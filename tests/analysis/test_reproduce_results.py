@@ -1,6 +1,7 @@
 """Results of `sofed reproduce` are not lost: other settings are another table, finished cells stay, damage is said."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,17 @@ def test_finished_cells_stay_when_fewer_are_ordered(command: Command) -> None:
     drawn = Path(f"results/{TABLE}_smoke.svg").read_text()
     assert drawn.count("Gray scale") > 0
     assert drawn.count("Horizontal flipping") > 0
+
+
+def test_differences_are_to_the_first_row_that_was_run(command: Command) -> None:
+    """Both rows of a seed have the same accuracy here."""
+    done(command("--seeds", "2", "--only", "gray", "--only", "color"))
+    text = table(f"{TABLE}_smoke")
+    (reference,) = re.findall(r"Difference to (.+), paired by seed", text)
+    assert "not run" in next(line for line in text.splitlines() if line.startswith("| Horizontal flipping |"))
+    shown = text[text.index("Difference to") : text.index("![plot]")]
+    assert f"| {reference} |" not in shown
+    assert "+0.0 ± 0.0" in shown
 
 
 def test_a_cell_that_fails_when_it_is_run_again_keeps_its_result(

@@ -1,4 +1,4 @@
-"""How a row of a table differs from its first one: paired by seed, with a 95 % interval.
+"""How a row of a table differs from the first one that was run: paired by seed, with a 95 % interval.
 
 Two rows of one seed share data order, initial weights and label subsets, so their difference varies less than either.
 """

@@ -20,13 +20,16 @@ def collect(
     table: Table, runs: Sequence[RunRecord], batch_seconds: Mapping[str, float], facts: Mapping[str, Any]
 ) -> Results:
     """One entry per cell with ours (a value per seed) and the paper's; one per run with everything kept of it."""
+    done = {run.row for run in runs if run.finished}
+    reference = next((row.name for row in table.rows if row.name in done), table.rows[0].name)
     return {
         "table": table.name,
         "title": table.title,
         **facts,
         "seeds": len({run.seed for run in runs if run.finished}),
+        "reference": reference,
         "cells": [
-            _cell(row, column, paper, table.rows[0].name, runs, _relative(batch_seconds, table))
+            _cell(row, column, paper, reference, runs, _relative(batch_seconds, table))
             for row in table.rows
             for column, paper in zip(table.columns, row.paper, strict=True)
         ],
@@ -64,12 +67,15 @@ def markdown(results: Results, table: Table) -> str:
 
 
 def _difference_table(results: Results, table: Table) -> list[str]:
-    """Rows less the first one, where seeds allow it."""
+    """Rows less the first one that was run, where seeds allow it."""
     by_place = {(cell["row"], cell["column"]): cell["difference"] for cell in results["cells"]}
-    body = [[row.name, *(by_place[row.name, column.name] for column in table.columns)] for row in table.rows[1:]]
+    others = [row.name for row in table.rows if row.name != results["reference"]]
+    body = [[row, *(by_place[row, column.name] for column in table.columns)] for row in others]
     if not any(any(line[1:]) for line in body):
         return []
-    words = f"Difference to {table.rows[0].name}, paired by seed, with its 95 % interval where there are several seeds."
+    words = (
+        f"Difference to {results['reference']}, paired by seed, with its 95 % interval where there are several seeds."
+    )
     return [words, "", _table(["", *(column.name for column in table.columns)], *body)]
 
 
@@ -84,7 +90,7 @@ def _cell(
     row: Line,
     column: Column,
     paper: float | None,
-    first: str,
+    reference: str,
     runs: Sequence[RunRecord],
     batch_time: Mapping[str, float],
 ) -> dict[str, Any]:
@@ -92,7 +98,7 @@ def _cell(
         ours = [batch_time[row.name]] if row.name in batch_time else []
     else:
         ours = list(_by_seed(row.name, column, runs).values())
-    difference = paired_difference(_by_seed(row.name, column, runs), _by_seed(first, column, runs))
+    difference = paired_difference(_by_seed(row.name, column, runs), _by_seed(reference, column, runs))
     return {
         "row": row.name,
         "column": column.name,
