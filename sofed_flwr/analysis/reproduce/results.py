@@ -47,11 +47,12 @@ def markdown(results: Results, table: Table) -> str:
     untrained = [_one(results["untrained"].get(name)) for name in names]
     runs = [[run["row"], str(run["seed"]), _one(run["seconds"]), _command(run)] for run in results["runs"]]
     done = [run["seconds"] for run in results["runs"] if run["seconds"]]
+    uneven = len({len(cell["ours"]) for cell in results["cells"] if cell["ours"]}) > 1
     return "\n".join(
         [
             f"# {table.title}",
             "",
-            f"Ours at scale `{results['scale']}` (mean ± standard deviation over {results['seeds']} seeds), "
+            f"Ours at scale `{results['scale']}` (mean ± standard deviation over {'up to ' * uneven}{results['seeds']} seeds), "
             "the paper's in brackets.",
             "",
             _table(["", *names], *body, ["untrained encoder", *untrained]),
