@@ -129,6 +129,12 @@ def test_every_kind_of_images_gives_the_same_features(encoder: FrozenEncoder, pi
         encoder.features(torch.rand(2, 3, 8, 8))
 
 
+def test_images_follow_the_encoder_to_its_device(encoder: FrozenEncoder, pixels: torch.Tensor) -> None:
+    """`meta` stands in for CUDA: it computes nothing, and takes no tensor that stayed behind."""
+    features = encoder.to("meta").features(pixels)
+    assert (features.device.type, features.shape) == ("meta", (len(pixels), encoder.feature_dim))
+
+
 def test_arrays_of_another_size_are_warned_of_once(encoder: FrozenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sofed_flwr.encoder._WARNED", set())
     small, right = (torch.zeros(2, 3, size, 32, dtype=torch.uint8) for size in (16, 32))

@@ -129,8 +129,8 @@ def _refuse_other(earlier: RunConfig, config: RunConfig) -> None:
         raise ConfigError(f"resume={config.resume}: {what}; force=true continues all the same")
 
 
-def _hash(flat: Mapping[str, Any]) -> str:
-    decisive = {key: value for key, value in flat.items() if key.split(".")[0] not in RunConfig.resumable()}
+def _hash(values: Mapping[str, Any]) -> str:
+    decisive = {key: value for key, value in values.items() if key.split(".")[0] not in RunConfig.resumable()}
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -52,7 +52,7 @@ def train_on_fleet(job: FleetJob, tick: Callable[[], None], interval: float = 0.
     with job.log.open("ab") as log, scratch_directory(log) as scratch:
         runs = FleetRuns(FlowerCommands(str(home), log, tick, interval, {MARK: scratch}), home)
         while not _train(runs, job, scratch):
-            log.write(b"the run that was found has ended, it is submitted again\n")
+            pass
 
 
 def _train(runs: FleetRuns, job: FleetJob, scratch: str) -> bool:

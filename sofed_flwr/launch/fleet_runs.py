@@ -69,9 +69,10 @@ class FleetRuns:
         return self._stop_mark(run_id).exists()
 
     def stop(self, run_id: str) -> None:
-        """Stop a run; it may have ended already."""
-        self._records.mkdir(exist_ok=True)
-        self._stop_mark(run_id).touch()
+        """Stop a run; it may have ended already. A full disk takes no mark, and must not keep a run going."""
+        with suppress(OSError):
+            self._records.mkdir(exist_ok=True)
+            self._stop_mark(run_id).touch()
         with suppress(RunFailed):
             self.flower.ask("stop", run_id, CONNECTION)
 

@@ -3,6 +3,7 @@
 The same with real processes, once: `test_fleet.py`.
 """
 
+import errno
 import json
 import os
 import signal
@@ -250,6 +251,16 @@ def test_a_directory_that_is_no_site_is_refused_and_stays_as_it_is(
     assert done.exit_code == 2
     assert done.stderr == f"sofed: {tmp_path / name}: is not a site; make one with sofed provision\n"
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_full_disk_does_not_keep_a_run_going(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (site.runs / "7").write_text("running")
+    monkeypatch.setattr(Path, "touch", full)
+    stop_runs(site.directory)
+    assert site.statuses() == {"7": "finished:stopped"}
 
 
 def test_stop_says_what_it_stopped(site: Site) -> None:
