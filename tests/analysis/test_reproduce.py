@@ -195,6 +195,17 @@ def test_data_files_stand_in_for_downloads(tmp_path: Path) -> None:
     assert chosen["SVHN, STC 500"] is None
 
 
+def test_streams_by_superclass_take_a_file_of_their_own(tmp_path: Path) -> None:
+    fine, coarse = tmp_path / "fine.npz", tmp_path / "coarse.npz"
+    fine.touch()
+    coarse.touch()
+    given = [f"cifar100={fine}"], [f"cifar100={fine}", f"cifar100:superclass={coarse}"]
+    without, both = (order("table1_frameworks", "small", 1, files, ["sofed"], []).cells for files in given)
+    by_superclass = "CIFAR-100, STC 2500"
+    assert {c.columns[0]: c.config.dataset.get("path") for c in both}[by_superclass] == str(coarse)
+    assert {c.columns[0]: c.config.choices["dataset"] for c in without}[by_superclass] == "cifar100"
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -143,11 +143,15 @@ def cells(table: Table, scale: str, seeds: int, data: Mapping[str, str], more: l
 
 
 def _from_files(overrides: list[str], scale: str, data: Mapping[str, str]) -> list[str]:
-    """A smoke test uses generated images only; otherwise the user's file replaces a dataset's download."""
+    """A smoke test uses generated images only; otherwise the user's file replaces a dataset's download.
+
+    A stream by superclasses needs a file of its own, with `train_groups`: --data cifar100:superclass=FILE.npz.
+    """
     if scale == "smoke":
         return [override for override in overrides if not override.startswith("dataset")]
-    chosen = {name: value for name, _, value in (text.partition("=") for text in overrides)}.get("dataset", "cifar10")
-    if chosen not in data:
+    chosen = {key: value for key, _, value in (text.partition("=") for text in ["dataset=cifar10", *overrides])}
+    name = ":".join(filter(None, [chosen["dataset"], chosen.get("dataset.stream_classes")]))
+    if name not in data:
         return overrides
-    rest = [override for override in overrides if override.partition("=")[0] != "dataset"]
-    return [*rest, "dataset=npz", f"dataset.path={quoted(data[chosen])}"]
+    rest = [override for override in overrides if not override.startswith(("dataset=", "dataset."))]
+    return [*rest, "dataset=npz", f"dataset.path={quoted(data[name])}"]
