@@ -7,7 +7,7 @@ contrastive learning architectures").
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -15,21 +15,27 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sofed_flwr.core.records import State
+from sofed_flwr.models.heads import with_projector
 from sofed_flwr.views.pixels import network_input
 from sofed_flwr.views.training import TrainingViews
 from sofed_flwr.views.weak import WEAK_VIEWS
 
 
 class Method(nn.Module, ABC):
-    """A trainable Siamese pair. Subclasses name the modules they share in `shared_modules`; the rest stays local.
+    """A trainable Siamese pair, of which the target branch is the online network itself unless a subclass has another.
 
-    `online` is the paper's encoder W: backbone and projector. `most_clients` limits the number of clients.
+    `online` is the paper's encoder W: backbone and projector. Subclasses name the modules they share in
+    `shared_modules`; the rest stays local. `most_clients` limits the number of clients.
     """
 
-    shared_modules: tuple[str, ...]
+    shared_modules: tuple[str, ...] = ("online",)
     most_clients: int | None = None
-    online: nn.Sequential
-    views: TrainingViews
+
+    def __init__(self, encoder: nn.Module, views: TrainingViews, projector: Sequence[int]) -> None:
+        super().__init__()
+        self.online = with_projector(encoder, projector)
+        self.views = views
+        self.to(memory_format=torch.channels_last)
 
     @property
     def device(self) -> torch.device:
@@ -40,13 +46,15 @@ class Method(nn.Module, ABC):
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """Yield the loss term by term; a term's graph may be freed before the next one is built."""
 
-    @abstractmethod
     def online_branch(self, inputs: Tensor) -> Tensor:
         """Output of the online network: y_o."""
+        y: Tensor = self.online(inputs)
+        return y
 
-    @abstractmethod
     def target_branch(self, inputs: Tensor) -> Tensor:
         """Output of the target network: y_t."""
+        y: Tensor = self.online(inputs)
+        return y
 
     def backbone(self) -> nn.Module:
         """The network whose features the second stage uses: the online encoder without its projector."""

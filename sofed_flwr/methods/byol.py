@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sofed_flwr.methods.losses import dissimilarity
 from sofed_flwr.methods.momentum import MomentumMethod
-from sofed_flwr.models.heads import Widths, predictor_of, with_projector
+from sofed_flwr.models.heads import Widths, predictor_of
 from sofed_flwr.views.training import TrainingViews, Unit
 
 
@@ -35,11 +35,9 @@ class BYOL(MomentumMethod):
         ema: Unit,
         symmetric: bool = True,
     ) -> None:
-        super().__init__(with_projector(encoder, projector), ema)
-        self.views = views
+        super().__init__(encoder, views, projector, ema)
         self.symmetric = symmetric
         self.predictor = predictor_of(projector, predictor)
-        self.to(memory_format=torch.channels_last)
 
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """Eq. (1), for both orders of the two views unless `symmetric` is false.

@@ -15,14 +15,13 @@ from torch.nn import functional
 
 from sofed_flwr.methods.losses import info_nce
 from sofed_flwr.methods.momentum import MomentumMethod
-from sofed_flwr.models.heads import Widths, with_projector
+from sofed_flwr.models.heads import Widths
 from sofed_flwr.views.training import TrainingViews, Unit
 
 
 class MoCo(MomentumMethod):
     """`queue` is the number of negatives."""
 
-    shared_modules = ("online",)
     queue: Tensor
 
     @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
@@ -35,12 +34,10 @@ class MoCo(MomentumMethod):
         temperature: Annotated[float, Field(gt=0)],
         queue: Annotated[int, Field(ge=1)],
     ) -> None:
-        super().__init__(with_projector(encoder, projector), ema)
-        self.views = views
+        super().__init__(encoder, views, projector, ema)
         self.temperature = temperature
         self.register_buffer("queue", functional.normalize(torch.randn(queue, projector[-1])))
         self._keys = torch.empty(0, projector[-1])
-        self.to(memory_format=torch.channels_last)
 
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """Each view's query against the other view's key; the keys enter the queue after the step."""
@@ -55,8 +52,3 @@ class MoCo(MomentumMethod):
         """The target follows; the newest keys enter the queue in front, the oldest leave it at the end."""
         super().after_step()
         self.queue.copy_(torch.cat([self._keys, self.queue])[: len(self.queue)])
-
-    def online_branch(self, inputs: Tensor) -> Tensor:
-        """The query."""
-        y: Tensor = self.online(inputs)
-        return y

@@ -4,6 +4,7 @@ The target is this device's own: it starts as a copy of the first global model t
 replaced by one (Algorithm 1 copies only W and W_p into the device).
 """
 
+from collections.abc import Sequence
 from copy import deepcopy
 
 import torch
@@ -12,15 +13,15 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from sofed_flwr.core.records import State
 from sofed_flwr.methods.base import Method
+from sofed_flwr.views.training import TrainingViews
 
 
 class MomentumMethod(Method):
     """An online encoder and a target that follows it."""
 
-    def __init__(self, online: nn.Sequential, ema: float) -> None:
-        super().__init__()
-        self.online = online
-        self.target = deepcopy(online).requires_grad_(False)
+    def __init__(self, encoder: nn.Module, views: TrainingViews, projector: Sequence[int], ema: float) -> None:
+        super().__init__(encoder, views, projector)
+        self.target = deepcopy(self.online).requires_grad_(False)
         self._follow = get_ema_multi_avg_fn(ema)  # type: ignore[no-untyped-call]
 
     @torch.no_grad()

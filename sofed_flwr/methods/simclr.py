@@ -12,33 +12,12 @@ from torch import Tensor, nn
 
 from sofed_flwr.methods.base import Method
 from sofed_flwr.methods.losses import nt_xent
-from sofed_flwr.models.heads import Widths, with_projector
+from sofed_flwr.models.heads import Widths
 from sofed_flwr.views.training import TrainingViews
 
 
-class OneNetwork(Method):
-    """Online and target branch are the same network; everything is shared, nothing is kept."""
-
-    shared_modules = ("online",)
-
-    def __init__(self, encoder: nn.Module, views: TrainingViews, projector: Widths) -> None:
-        super().__init__()
-        self.views = views
-        self.online = with_projector(encoder, projector)
-        self.to(memory_format=torch.channels_last)
-
-    def online_branch(self, inputs: Tensor) -> Tensor:
-        """The projection."""
-        y: Tensor = self.online(inputs)
-        return y
-
-    def target_branch(self, inputs: Tensor) -> Tensor:
-        """The same network: both branches share their weights."""
-        return self.online_branch(inputs)
-
-
-class SimCLR(OneNetwork):
-    """`temperature` divides the cosines."""
+class SimCLR(Method):
+    """`temperature` divides the cosines. Everything is shared, nothing is kept."""
 
     @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
     def __init__(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sofed_flwr.methods.base import Method
 from sofed_flwr.methods.losses import dissimilarity
-from sofed_flwr.models.heads import Widths, predictor_of, with_projector
+from sofed_flwr.models.heads import Widths, predictor_of
 from sofed_flwr.views.training import TrainingViews
 
 
@@ -22,11 +22,8 @@ class SimSiam(Method):
 
     @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
     def __init__(self, encoder: nn.Module, views: TrainingViews, projector: Widths, predictor: Widths) -> None:
-        super().__init__()
-        self.views = views
-        self.online = with_projector(encoder, projector)
+        super().__init__(encoder, views, projector)
         self.predictor = predictor_of(projector, predictor)
-        self.to(memory_format=torch.channels_last)
 
     def loss_terms(self, images: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """Both orders of the two views, on BYOL's scale: 4 + 4 times the authors' loss, so learning rates compare."""
@@ -38,9 +35,4 @@ class SimSiam(Method):
     def online_branch(self, inputs: Tensor) -> Tensor:
         """The predicted projection."""
         y: Tensor = self.predictor(self.online(inputs))
-        return y
-
-    def target_branch(self, inputs: Tensor) -> Tensor:
-        """The projection."""
-        y: Tensor = self.online(inputs)
         return y

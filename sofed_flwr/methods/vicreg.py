@@ -11,15 +11,15 @@ import torch
 from pydantic import ConfigDict, Field, validate_call
 from torch import Tensor, nn
 
+from sofed_flwr.methods.base import Method
 from sofed_flwr.methods.losses import vicreg
-from sofed_flwr.methods.simclr import OneNetwork
 from sofed_flwr.models.heads import Widths
 from sofed_flwr.views.training import TrainingViews
 
 Weight = Annotated[float, Field(ge=0)]
 
 
-class VICReg(OneNetwork):
+class VICReg(Method):
     """The three weights are the paper's λ (invariance), μ (variance) and ν (covariance)."""
 
     @validate_call(config=ConfigDict(arbitrary_types_allowed=True))
