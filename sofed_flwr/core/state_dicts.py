@@ -1,4 +1,4 @@
-"""Named tensors (`nn.Module.state_dict`) as a whole: which are trained, whether all are finite, their mean."""
+"""Named tensors (`nn.Module.state_dict`) as a whole: which are trained, how two states differ, their mean."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,6 +19,18 @@ def is_parameter(name: str, tensor: Tensor) -> bool:
 def not_finite(state: State) -> str | None:
     """The first tensor that holds NaN or infinity: training never removes one."""
     return next((name for name, tensor in state.items() if not tensor.isfinite().all()), None)
+
+
+def unlike(state: State, expected: State, whose: str) -> str | None:
+    """How names, shapes and dtypes of a state differ from the expected ones, which are `whose`, or None."""
+    if odd := sorted(state.keys() ^ expected.keys()):
+        return f"tensor names differ from {whose}, first of {len(odd)}: {odd[0]}"
+    for name, tensor in expected.items():
+        if state[name].shape != tensor.shape:
+            return f"{name} has shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}"
+        if state[name].dtype != tensor.dtype:
+            return f"{name} has dtype {state[name].dtype}, expected {tensor.dtype}"
+    return None
 
 
 def over(prefix: str, state: State) -> State:

@@ -24,20 +24,6 @@ def fault(state: State, reference: State) -> str | None:
     return f"it is {times:.0e} times as long as the global model" if times > LONGEST else None
 
 
-def unlike(state: State, expected: State) -> str | None:
-    """How the names, shapes and types of a state differ from the expected ones, in words."""
-    for name in sorted(state.keys() | expected.keys()):
-        if name not in expected or name not in state:
-            return f"{name} is {'missing' if name in expected else 'not one of its tensors'}"
-        if _kind(state[name]) != _kind(expected[name]):
-            return f"{name} is {_kind(state[name])}, expected {_kind(expected[name])}"
-    return None
-
-
-def _kind(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
-
-
 def _length(state: State) -> float:
     """Of the parameters as one vector; scalars are numbers of the method's own and do not count."""
     return math.hypot(

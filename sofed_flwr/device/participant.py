@@ -19,19 +19,19 @@ from sofed_flwr.codecs.base import Codec
 from sofed_flwr.core import rng
 from sofed_flwr.core.errors import DeviceError
 from sofed_flwr.core.records import State, Update
-from sofed_flwr.core.state_dicts import not_finite, over, under
+from sofed_flwr.core.state_dicts import not_finite, over, under, unlike
 from sofed_flwr.device.buffer import Buffer
-from sofed_flwr.device.health import fault, unlike
-from sofed_flwr.device.state_lock import StateLock
+from sofed_flwr.device.health import fault
+from sofed_flwr.device.score_trace import ScoreTrace
+from sofed_flwr.device.state_lock import locked_state
 from sofed_flwr.device.stream import Stream
-from sofed_flwr.device.trainer import FEWEST_IMAGES, Plan, Trainer, Watcher
+from sofed_flwr.device.trainer import FEWEST_IMAGES, Plan, Trainer
 from sofed_flwr.storage.generations import Generation, Store, following
 from sofed_flwr.storage.tensor_file import Parts
 
 PARTS = Parts(rows="buffer.", spare=("method.", "codec."))
 """What a device can lose to damage: single images, each with score and age; the target, which the global model
-replaces;
-and what earlier uploads left out."""
+replaces; and what earlier uploads left out."""
 
 log = logging.getLogger(__name__)
 
@@ -45,40 +45,28 @@ class Identity:
     seed: int
 
 
+@dataclass
 class Device:
     """Owns a stream, a buffer and a store; `segments` per round, None for one pass over what the stream has then.
 
     `learning_rate` depends on the round's number; `watchers` are for single rounds.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        stream: Stream,
-        buffer: Buffer,
-        trainer: Trainer,
-        codec: Codec,
-        store: Store,
-        segments: int | None,
-        learning_rate: Callable[[int], float],
-        watchers: Mapping[int, Watcher],
-    ) -> None:
-        self.identity = identity
-        self.stream = stream
-        self.buffer = buffer
-        self.trainer = trainer
-        self.codec = codec
-        self.store = store
-        self._lock = StateLock(store.directory)
-        self.segments = segments
-        self.learning_rate = learning_rate
-        self.watchers = watchers
+    identity: Identity
+    stream: Stream
+    buffer: Buffer
+    trainer: Trainer
+    codec: Codec
+    store: Store
+    segments: int | None
+    learning_rate: Callable[[int], float]
+    watchers: Mapping[int, ScoreTrace]
 
     def train_round(self, round_number: int, shared: State) -> Update:
         """One round of Algorithm 1 on this device; the update holds the shared model as the codec encoded it."""
         if (name := not_finite(shared)) is not None:
             raise DeviceError(f"the global model of round {round_number} cannot be used: {name} is not finite")
-        with self._lock.held({"run": self.identity.run, "round": round_number}):
+        with locked_state(self.store.directory, {"run": self.identity.run, "round": round_number}):
             return self._train_alone(round_number, shared)
 
     def _train_alone(self, round_number: int, shared: State) -> Update:
@@ -161,7 +149,7 @@ class Device:
         kept = under(f"{part}.", held.tensors)
         if expected and not kept:
             return None  # the store has logged what was damaged
-        reason = unlike(kept, expected) or fault(kept, shared)
+        reason = unlike(kept, expected, "its own") or fault(kept, shared)
         if reason is None:
             return kept
         log.warning("what the %s kept cannot be used (%s); it starts again", part, reason)

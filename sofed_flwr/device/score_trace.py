@@ -14,7 +14,6 @@ from torch import Tensor
 
 from sofed_flwr.config.schema import RunConfig
 from sofed_flwr.core.records import Pool, Selection
-from sofed_flwr.device.trainer import Watcher
 from sofed_flwr.policies.base import Scorer
 from sofed_flwr.storage.atomic_files import write_atomically
 
@@ -63,7 +62,7 @@ class ScoreTrace:
         return torch.cat([self._entries, fresh])
 
 
-def watchers(config: RunConfig, device: int, home: Path) -> dict[int, Watcher]:
+def watchers(config: RunConfig, device: int, home: Path) -> dict[int, ScoreTrace]:
     """Round -> trace, for the device that is to be traced; the file is beside its state."""
     trace = config.trace
     if trace is None or trace.device != device:

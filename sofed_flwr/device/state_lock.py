@@ -24,62 +24,63 @@ NOTE = "in_use.json"
 log = logging.getLogger(__name__)
 
 
-class StateLock:
-    """Lock of one directory; if it cannot be created, nothing can be committed there and nothing is locked."""
+@contextmanager
+def locked_state(directory: Path, purpose: Mapping[str, Any], wait: float = WAIT_SECONDS) -> Iterator[None]:
+    """Hold the lock in the block; other processes get a `DeviceError` that names `purpose` (run and round).
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    @contextmanager
-    def held(self, purpose: Mapping[str, Any], wait: float = WAIT_SECONDS) -> Iterator[None]:
-        """Hold the lock in the block; other processes get a `DeviceError` that names `purpose` (run and round)."""
-        handle = self._take(wait)
-        try:
-            if handle is not None:
-                self._note({"pid": os.getpid(), **purpose})
-            yield
-        finally:
-            if handle is not None:
-                self._note(None)
-                os.close(handle)
-
-    def _take(self, wait: float) -> int | None:
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            log.debug("the state has no directory (%s)", error)
-            return None
-        try:
-            self._acquire(handle, wait)
-        except OSError as error:  # a network file system may not lock directories
-            log.warning("this device's state cannot be locked (%s)", error.strerror)
-        except BaseException:
+    If the directory cannot be created, nothing can be committed there and nothing is locked.
+    """
+    handle = _take(directory, wait)
+    try:
+        if handle is not None:
+            _note(directory, {"pid": os.getpid(), **purpose})
+        yield
+    finally:
+        if handle is not None:
+            _note(directory, None)
             os.close(handle)
-            raise
-        return handle
 
-    def _acquire(self, handle: int, wait: float) -> None:
-        until = time.monotonic() + wait
-        while not take_lock(handle):
-            if time.monotonic() >= until:
-                text = f"this device's state is in use: {self._holder()}"
-                log.warning(text)
-                raise DeviceError(text)
-            time.sleep(min(0.1, wait))
 
-    def _note(self, content: Mapping[str, Any] | None) -> None:
-        """Not synced, and skipped on a read-only disk: it matters only while its process lives."""
-        file = self._directory / NOTE
-        with suppress(OSError):
-            file.write_text(json.dumps(content)) if content else file.unlink(missing_ok=True)
+def _take(directory: Path, wait: float) -> int | None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        log.debug("the state has no directory (%s)", error)
+        return None
+    try:
+        _acquire(directory, handle, wait)
+    except OSError as error:  # a network file system may not lock directories
+        log.warning("this device's state cannot be locked (%s)", error.strerror)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
-    def _holder(self) -> str:
-        """The note is untrusted: only numbers and a name in the form of a run's are shown."""
-        try:
-            note = json.loads((self._directory / NOTE).read_text())
-            pid, run, number = int(note["pid"]), str(note["run"]), int(note["round"])
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
-            return "by a process that left no note"
-        name = run if re.fullmatch(r"[\w.-]{1,64}", run) else "of another name"
-        return f"process {pid} trains round {number} of run {name}"
+
+def _acquire(directory: Path, handle: int, wait: float) -> None:
+    until = time.monotonic() + wait
+    while not take_lock(handle):
+        if time.monotonic() >= until:
+            text = f"this device's state is in use: {_holder(directory)}"
+            log.warning(text)
+            raise DeviceError(text)
+        time.sleep(min(0.1, wait))
+
+
+def _note(directory: Path, content: Mapping[str, Any] | None) -> None:
+    """Not synced, and skipped on a read-only disk: it matters only while its process lives."""
+    file = directory / NOTE
+    with suppress(OSError):
+        file.write_text(json.dumps(content)) if content else file.unlink(missing_ok=True)
+
+
+def _holder(directory: Path) -> str:
+    """The note is untrusted: only numbers and a name in the form of a run's are shown."""
+    try:
+        note = json.loads((directory / NOTE).read_text())
+        pid, run, number = int(note["pid"]), str(note["run"]), int(note["round"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return "by a process that left no note"
+    name = run if re.fullmatch(r"[\w.-]{1,64}", run) else "of another name"
+    return f"process {pid} trains round {number} of run {name}"

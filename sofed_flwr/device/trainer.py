@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,9 +18,10 @@ from torch import Tensor
 from sofed_flwr.core.records import Pool, Selection
 from sofed_flwr.device.buffer import Buffer
 from sofed_flwr.device.optimizer import SGD
+from sofed_flwr.device.score_trace import ScoreTrace
 from sofed_flwr.device.stream import Stream
 from sofed_flwr.methods.base import Method
-from sofed_flwr.policies.base import Policy, Scorer
+from sofed_flwr.policies.base import Policy
 from sofed_flwr.sources.base import Portion
 
 FEWEST_IMAGES = 2
@@ -63,25 +63,15 @@ class Counts:
         self.sums["rescored"] += selection.rescored
 
 
-class Watcher(Protocol):
-    """Observes a round without changing it."""
-
-    def selected(self, pool: Pool, selection: Selection, scorer: Scorer) -> None:
-        """Called after every selection, before the step."""
-
-    def save(self) -> None:
-        """Called when the round is over."""
-
-
 @dataclass(frozen=True)
 class Plan:
-    """One round of one device: segments of the stream, learning rate, generators, observer."""
+    """One round of one device: segments of the stream, learning rate, generators, and what observes the scores."""
 
     segments: int
     lr: float
     selecting: torch.Generator
     viewing: torch.Generator
-    watcher: Watcher | None = None
+    watcher: ScoreTrace | None = None
 
 
 class Trainer:

@@ -5,10 +5,10 @@ A first start needs a directory without a run, a resumed one its last committed 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.records import Noise, State
+from sofed_flwr.core.state_dicts import unlike
 from sofed_flwr.storage.atomic_files import write_atomically
 from sofed_flwr.storage.metrics_log import read_rows
 from sofed_flwr.storage.plain_files import refuse_links
@@ -87,15 +87,10 @@ def _refuse_loss(directory: RunDirectory) -> None:
 def _refuse_another(directory: RunDirectory, committed: Checkpoint, start: Start) -> None:
     """The checkpoint of another model, or one that knows of more releases than the ledger."""
     folder, ledger = directory.checkpoints.directory, directory.ledger
-    if _form(committed.shared) != _form(start.model):
+    if unlike(committed.shared, start.model, "this run's") is not None:
         raise ConfigError(f"{folder}: holds another model than this configuration makes")
     missing = committed.releases - ledger.of_run(committed.run)
     if missing > 0 and ledger.releases:
         raise ConfigError(f"{folder}: is another run's, or {ledger.path.name} lacks {missing} models it released")
     if missing > 0 and start.noise is not None:
         raise ConfigError(f"{ledger.path}: missing, so the privacy that {missing} models spent is unknown")
-
-
-def _form(state: State) -> dict[str, Any]:
-    """Names, shapes and dtypes."""
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in state.items()}

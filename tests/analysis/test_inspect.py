@@ -24,7 +24,7 @@ from sofed_flwr.analysis.report import turnover
 from sofed_flwr.analysis.report.read import read_run
 from sofed_flwr.cli.main import app
 from sofed_flwr.device.participant import PARTS
-from sofed_flwr.device.state_lock import StateLock
+from sofed_flwr.device.state_lock import locked_state
 from sofed_flwr.storage.generations import Generation, Store
 from sofed_flwr.storage.metrics_log import RunLog
 from tests.analysis.test_report import cells, make_run
@@ -105,7 +105,7 @@ def test_a_running_devices_state_is_read_without_its_lock_and_left_as_it_is(home
     def everything() -> dict[str, tuple[int, bytes]]:
         return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in home.iterdir()}
 
-    with StateLock(home).held({"run": "r", "round": 3}):
+    with locked_state(home, {"run": "r", "round": 3}):
         before, changed = everything(), home.stat().st_mtime_ns
         assert look(home, tmp_path / "page.html").exit_code == 0
         assert (everything(), home.stat().st_mtime_ns) == (before, changed)

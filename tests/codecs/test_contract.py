@@ -8,7 +8,8 @@ from sofed_flwr.build import build_codec
 from sofed_flwr.codecs.base import Codec
 from sofed_flwr.config.compose import compose
 from sofed_flwr.core.records import State, Update
-from sofed_flwr.device.health import fault, unlike
+from sofed_flwr.core.state_dicts import unlike
+from sofed_flwr.device.health import fault
 from sofed_flwr.flower.messages import HEADER_BYTES, pack_update, unpack_update
 from sofed_flwr.server.gate import misfit
 from sofed_flwr.storage.tensor_file import Parts, decode, encode
@@ -42,7 +43,7 @@ def test_what_is_decoded_is_what_was_encoded_within_the_tolerance(codec: Codec) 
     state, reference, memory = model(1), model(0), codec.initial_memory(REFERENCE)
     payload, _ = codec.encode(state, reference, memory)
     found = codec.decode(payload, reference)
-    assert unlike(found, state) is None
+    assert unlike(found, state, "ours") is None
     for name, tensor in state.items():
         changed = float((tensor - reference[name]).abs().max())
         assert float((found[name] - tensor).abs().max()) <= codec.tolerance * changed, name
@@ -95,7 +96,7 @@ def test_a_memory_keeps_its_form_and_survives_the_disk(codec: Codec) -> None:
     memory = codec.initial_memory(REFERENCE)
     for seed in (1, 2):
         _, memory = codec.encode(model(seed), REFERENCE, memory)
-        assert unlike(memory, codec.initial_memory(REFERENCE)) is None
+        assert unlike(memory, codec.initial_memory(REFERENCE), "ours") is None
         assert fault(memory, REFERENCE) is None, "a device would refuse to keep it"
     read = decode(encode(memory, {}, Parts())).tensors
     payloads = [codec.encode(model(3), REFERENCE, held)[0] for held in (memory, read)]

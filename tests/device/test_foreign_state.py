@@ -20,7 +20,7 @@ from sofed_flwr.core.errors import DamagedFileError, DeviceError
 from sofed_flwr.core.records import State
 from sofed_flwr.device import state_lock
 from sofed_flwr.device.participant import PARTS
-from sofed_flwr.device.state_lock import NOTE, StateLock
+from sofed_flwr.device.state_lock import NOTE, locked_state
 from sofed_flwr.storage import generations
 from sofed_flwr.storage.generations import LAST_NUMBER, Generation, Store
 from sofed_flwr.storage.tensor_file import FORMAT, Parts, _digest, _digests, decode, encode, head_of, to_bytes
@@ -181,7 +181,7 @@ def test_a_directory_without_permission_costs_the_memory_of_a_round_only(smoke: 
 
 
 def _hold(directory: Path, ready: int, purpose: dict[str, Any]) -> None:
-    with StateLock(directory).held(purpose):
+    with locked_state(directory, purpose):
         os.write(ready, b"!")
         signal.pause()
 
@@ -215,7 +215,7 @@ def test_a_second_run_on_the_same_state_is_told_who_is_at_work(
     device.train_round(1, shared)
     before = sorted((path.name, path.stat().st_mtime_ns) for path in device.store.directory.iterdir())
     process = holder(device.store.directory)
-    monkeypatch.setattr(state_lock.StateLock.held.__wrapped__, "__defaults__", (0.3,))
+    monkeypatch.setattr(state_lock.locked_state.__wrapped__, "__defaults__", (0.3,))
     with pytest.raises(DeviceError) as refusal:
         build_device(config, "run", 0).train_round(2, shared)
     text = str(refusal.value)
@@ -233,7 +233,7 @@ def test_a_process_that_is_about_to_end_is_waited_for(tmp_path: Path, holder: An
     killer = subprocess.Popen(
         [sys.executable, "-c", f"import os, time; time.sleep(0.5); os.kill({process.pid}, 9)"],
     )
-    with StateLock(tmp_path).held({"run": "b", "round": 1}, wait=60):
+    with locked_state(tmp_path, {"run": "b", "round": 1}, wait=60):
         assert json.loads((tmp_path / NOTE).read_text())["run"] == "b"
     assert killer.wait() == 0
 
@@ -243,14 +243,14 @@ def test_a_note_that_says_nothing_is_not_repeated(tmp_path: Path, holder: Any, n
     holder(tmp_path)
     (tmp_path / NOTE).write_bytes(note)
     with pytest.raises(DeviceError, match=r"^this device's state is in use: by a process that left no note$"):
-        StateLock(tmp_path).held({}, wait=0).__enter__()
+        locked_state(tmp_path, {}, wait=0).__enter__()
 
 
 def test_a_note_with_a_hostile_name_is_not_repeated(tmp_path: Path, holder: Any) -> None:
     holder(tmp_path)
     (tmp_path / NOTE).write_text(json.dumps({"pid": 1, "run": "/home/person\x1b[2J", "round": 2}))
     with pytest.raises(DeviceError, match=r"process 1 trains round 2 of run of another name$"):
-        StateLock(tmp_path).held({}, wait=0).__enter__()
+        locked_state(tmp_path, {}, wait=0).__enter__()
 
 
 def test_runs_that_take_turns_on_one_state_are_told_so(smoke: Smoke, caplog: pytest.LogCaptureFixture) -> None:
