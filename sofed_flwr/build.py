@@ -27,7 +27,6 @@ from sofed_flwr.evaluation.suite import Suite
 from sofed_flwr.methods.base import Method
 from sofed_flwr.models.accelerator import torch_device
 from sofed_flwr.server.buffer_diagnostics import BufferDiagnostics
-from sofed_flwr.server.limits import Limits
 from sofed_flwr.server.pretrained import load_pretrained
 from sofed_flwr.server.reply_counts import refuse_too_few_replies
 from sofed_flwr.server.rounds import Server
@@ -173,7 +172,7 @@ def build_server(config: RunConfig) -> Server:
     """The server, at its last committed round."""
     check_parts(config)
     torch.set_num_threads(1)
-    directory, federation = RunDirectory(config.directory), config.federation
+    directory = RunDirectory(config.directory)
     method = build_method(config)
     pretrained = load_initial(config, method)
     committed = begin(directory, config.to_yaml(), _start(config))
@@ -189,7 +188,7 @@ def build_server(config: RunConfig) -> Server:
         suite,
         split,
         BufferDiagnostics([directory.device_home(device) for device in range(config.clients)], known),
-        Limits(federation.quorum, federation.max_failed_rounds, federation.max_norm_ratio, federation.clip_norm_ratio),
+        config.federation,
         config.rounds,
         pretrained,
     )

@@ -9,16 +9,14 @@ Replies are fetched one by one: Flower decodes together what it fetches together
 would cost the replies of the other devices.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from flwr.app import Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
+from flwr.app import Message
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from sofed_flwr.core.errors import UnreadableReplyError
 
@@ -46,32 +44,25 @@ def fetch(grid: Grid, asked: str) -> Message | None:
     return next((reply for reply in found if reply.metadata.reply_to_message_id == asked), None)
 
 
-class RoundGrid(Grid):
-    """The grid that Flower's round loop gets; `stop_at_replies` usable replies end a round, None waits for all.
+@dataclass
+class RoundGrid:
+    """What Flower's round loop uses of a grid; `stop_at_replies` usable replies end a round, None waits for all.
 
     While it waits it calls `meanwhile` every few seconds, and `arrived` with the number of replies so far.
+    `unanswered` says why there is no reply, by message id of the last round.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        stop_at_replies: int | None,
-        meanwhile: Callable[[], None] = lambda: None,
-        arrived: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        self.grid = grid
-        self.stop_at_replies = stop_at_replies
-        self.meanwhile = meanwhile
-        self.arrived = arrived
-        self.unanswered: dict[str, str] = {}
-        """Of the last round: why there is no reply, by message id."""
-        self._unreadable: dict[str, str] = {}
-        self._overdue: set[str] = set()
-        self._late: list[str] = []
+    grid: Grid
+    stop_at_replies: int | None
+    meanwhile: Callable[[], None] = lambda: None
+    arrived: Callable[[int], None] = lambda _: None
+    unanswered: dict[str, str] = field(default_factory=dict, init=False)
+    _unreadable: dict[str, str] = field(default_factory=dict, init=False)
+    _overdue: set[str] = field(default_factory=set, init=False)
+    _late: list[str] = field(default_factory=list, init=False)
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float) -> list[Message]:
         """The replies that came in time, including errors."""
-        timeout = math.inf if timeout is None else timeout
         until = time.monotonic() + timeout
         waiting = self._send(list(messages))
         replies: list[Message] = []
@@ -92,37 +83,6 @@ class RoundGrid(Grid):
         self._give_up(waiting, waiting.keys(), why)
         self.unanswered |= self._unreadable
         return replies
-
-    def set_run(self, run: Run) -> None:
-        """See `Grid`."""
-        self.grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """See `Grid`."""
-        return self.grid.run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """See `Grid`."""
-        return self.grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """See `Grid`."""
-        return self.grid.get_node_ids()
-
-    def get_nodes(self) -> Iterable[NodeInfo]:
-        """See `Grid`."""
-        return self.grid.get_nodes()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """See `Grid`."""
-        return self.grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """See `Grid`."""
-        return self.grid.pull_messages(message_ids)
 
     def late(self) -> list[str]:
         """Ids of messages whose replies came after their round had ended, each once."""

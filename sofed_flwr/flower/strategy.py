@@ -7,6 +7,7 @@ It counts rounds from 1 at every start, so a resumed run adds the rounds that ar
 """
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -20,15 +21,13 @@ from sofed_flwr.core.records import State, Update
 from sofed_flwr.flower.messages import Task, pack_model, pack_task, unpack_update
 from sofed_flwr.flower.node_registry import NodeRegistry
 from sofed_flwr.flower.round_grid import RoundGrid
-from sofed_flwr.server.gate import other_names
 from sofed_flwr.server.rounds import Server
 
 
 class SofedFedAvg(FedAvg):
     """FedAvg over the online encoder and the predictor, and nothing else (Algorithm 1, W^g ← Σ W^k / K).
 
-    `shared_names` are the tensors it accepts: a reply with one more or one less is dropped. A fault of a
-    reply or a device costs that device's part in that round only.
+    A fault of a reply or a device costs that device's part in that round only.
     """
 
     def __init__(self, server: Server, grid: Grid, config: RunConfig) -> None:
@@ -36,7 +35,6 @@ class SofedFedAvg(FedAvg):
         self.server = server
         self.inner = server.strategy
         self.codec = build_codec(config)
-        self.shared_names = frozenset(server.shared)
         self.config = config.to_yaml()
         self.seed = config.seed
         self.rules = config.federation
@@ -50,7 +48,7 @@ class SofedFedAvg(FedAvg):
     def run(self) -> None:
         """All rounds that are left."""
         self.start(
-            self.grid,
+            cast(Grid, self.grid),
             initial_arrays=pack_model(self.server.shared),
             num_rounds=self.server.rounds - self._rounds_before,
             timeout=self.rules.round_deadline_s,
@@ -70,7 +68,7 @@ class SofedFedAvg(FedAvg):
             )
             for device in self._sampled(sorted(here))
         }
-        self.server.note_progress(self._round, {"asked": len(self._sent)})
+        self.server.records.write(self._round, {"asked": len(self._sent)})
         return list(self._sent.values())
 
     def aggregate_train(
@@ -79,7 +77,7 @@ class SofedFedAvg(FedAvg):
         """Decode the replies, drop those that the gate refuses, and hand the others to the inner Flower strategy."""
         decoded, failures = self._decoded(replies)
         for message in self.grid.late():
-            self.server.note_late(self._round, self._asked.pop(message))
+            self.server.records.write(self._round, {"late": 1}, self._asked.pop(message))
 
         def combine(accepted: Sequence[Update]) -> State:
             by_device = {device: reply for device, (reply, _) in decoded.items()}
@@ -103,7 +101,7 @@ class SofedFedAvg(FedAvg):
         """The server keeps its own metrics log."""
 
     def _note_arrived(self, replies: int) -> None:
-        self.server.note_progress(self._round, {"arrived": replies})
+        self.server.records.write(self._round, {"arrived": replies})
 
     def _close(self, server_round: int, _: ArrayRecord) -> MetricRecord | None:
         return MetricRecord({**self.server.close_round(self._rounds_before + server_round)})
@@ -129,13 +127,7 @@ class SofedFedAvg(FedAvg):
         for reply in replies:
             device = self._asked.pop(reply.metadata.reply_to_message_id)
             try:
-                update = unpack_update(reply, device, self.server.shared, self.codec)
-                self._refuse_other_tensors(update)
-                decoded[device] = (reply, update)
+                decoded[device] = (reply, unpack_update(reply, device, self.server.shared, self.codec))
             except ValueError as error:
                 failures[device] = str(error)
         return decoded, failures
-
-    def _refuse_other_tensors(self, update: Update) -> None:
-        if (reason := other_names(update.shared, self.shared_names)) is not None:
-            raise ValueError(reason)

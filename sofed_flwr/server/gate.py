@@ -20,14 +20,14 @@ per malicious client. `norm_limit` alone ensures that for more than `norm_limit`
 """
 
 import math
-from collections.abc import Container, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
 
 from sofed_flwr.core.records import State, Update
-from sofed_flwr.core.state_dicts import is_parameter
+from sofed_flwr.core.state_dicts import is_parameter, not_finite, unlike
 from sofed_flwr.server import batch_norm
 from sofed_flwr.server.outliers import lower_median, screen, too_long
 
@@ -56,15 +56,18 @@ class Verdict(NamedTuple):
     """Typical length of this round's updates, for the gate to remember; None where lengths are not compared."""
 
 
+@dataclass
 class Gate:
-    """Remembers the lengths of the last rounds that counted: part of the server's checkpoint."""
+    """Remembers the lengths of the last rounds that counted: part of the server's checkpoint.
 
-    def __init__(self, norm_limit: float, clip_norm: float | None, bounded: bool, directed: bool) -> None:
-        self.norm_limit = norm_limit
-        self.clip_norm = clip_norm
-        self.bounded = bounded
-        self.directed = directed or clip_norm is not None
-        self._lengths: list[float] = []
+    `bounded` and `directed` are what the strategy asks for: no comparison at all, and that of directions.
+    """
+
+    norm_limit: float
+    clip_norm: float | None
+    bounded: bool
+    directed: bool
+    _lengths: list[float] = field(default_factory=list)
 
     def check(self, updates: Sequence[Update], reference: State, round_number: int) -> Verdict:
         """Check each reply alone, then compare the valid ones as far as the strategy needs it."""
@@ -92,7 +95,7 @@ class Gate:
         return {"lengths": torch.tensor(self._lengths, dtype=torch.float64)}
 
     def load_state_dict(self, state: State) -> None:
-        """Continue from it; an empty state (an older checkpoint) is a first start."""
+        """Continue from it; an empty state is a first start."""
         self._lengths = state["lengths"].tolist() if "lengths" in state else []
 
     def _compare(
@@ -109,7 +112,7 @@ class Gate:
         if longer := [update.device for update in left if lengths[update.device] > bound]:
             left = [_clipped(u, reference, bound / lengths[u.device]) if u.device in longer else u for u in left]
             remarks.append(Remark("clipped", len(longer), f"the updates of {longer} are clipped to {bound:.3g}"))
-        if self.directed:
+        if self.directed or self.clip_norm is not None:
             outvoted, settled = screen(left, reference)
             if outvoted and (not settled or 2 * len(odd | outvoted) > len(lengths)):
                 reason = f"{len(outvoted)} of {len(left)} updates point against more than half, but"
@@ -124,21 +127,7 @@ def misfit(update: Update, reference: State, round_number: int) -> str | None:
     """Why this reply is not a model of this round, or None."""
     if update.round != round_number:
         return f"answers round {update.round}, expected {round_number}"
-    if (reason := other_names(update.shared, reference.keys())) is not None:
-        return reason
-    for name, expected in reference.items():
-        tensor = update.shared[name]
-        if tensor.shape != expected.shape:
-            return f"{name} has shape {tuple(tensor.shape)}, expected {tuple(expected.shape)}"
-        if tensor.dtype != expected.dtype:
-            return f"{name} has dtype {tensor.dtype}, expected {expected.dtype}"
-    return None
-
-
-def other_names(state: State, expected: Set[str]) -> str | None:
-    """Why these are not the tensors of the global model, or None."""
-    odd = sorted(state.keys() ^ expected)
-    return f"tensor names differ from the global model's, first of {len(odd)}: {odd[0]}" if odd else None
+    return unlike(update.shared, reference, "the global model's")
 
 
 def unusable(state: State) -> str | None:
@@ -168,5 +157,5 @@ def _clipped(update: Update, reference: State, scale: float) -> Update:
 
 
 def _not_finite(state: State) -> str | None:
-    names = [name for name, tensor in state.items() if not tensor.isfinite().all()]
-    return f"{names[0]} holds a value that is not finite" if names else None
+    name = not_finite(state)
+    return None if name is None else f"{name} holds a value that is not finite"

@@ -1,12 +1,15 @@
 """Writes a run's values to the metrics log and to the tracker; a faulty disk does not stop the run."""
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from sofed_flwr.core.records import Update
+from sofed_flwr.core.records import Release, Update
 from sofed_flwr.server.summary import round_values
 from sofed_flwr.storage.metrics_log import RunLog
+from sofed_flwr.storage.privacy_ledger import broken_guarantee
+from sofed_flwr.strategies.inner import InnerStrategy
 from sofed_flwr.tracking.base import Tracker
 
 log = logging.getLogger(__name__)
@@ -42,6 +45,14 @@ class Records:
         values = round_values(updates)
         self.write(round_number, values)
         return values
+
+    def write_privacy(self, round_number: int, releases: Sequence[Release], strategy: InnerStrategy) -> None:
+        """Write what the strategy reports of all releases, or an infinite epsilon with the reason."""
+        broken = broken_guarantee(releases)
+        if broken is not None:
+            log.warning("round %d: %s", round_number, broken)
+        values = strategy.report(releases) if broken is None else {"epsilon": math.inf}
+        self.write(round_number, values, reason=broken)
 
     @contextmanager
     def despite_the_disk(self, round_number: int) -> Iterator[None]:

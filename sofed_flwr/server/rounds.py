@@ -11,22 +11,23 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from time import perf_counter
 from typing import Any
 
 from sofed_flwr.config.instantiate import Component
+from sofed_flwr.config.sections import Federation
 from sofed_flwr.core.errors import RunStoppedError
-from sofed_flwr.core.records import Split, State, Update
+from sofed_flwr.core.records import Release, Split, State, Update
 from sofed_flwr.core.redaction import redacted
+from sofed_flwr.core.state_dicts import not_finite
 from sofed_flwr.encoder import save_encoder
 from sofed_flwr.evaluation.collapse import alarm
 from sofed_flwr.evaluation.suite import Suite
 from sofed_flwr.methods.base import Method
 from sofed_flwr.server.buffer_diagnostics import BufferDiagnostics
-from sofed_flwr.server.gate import Gate
-from sofed_flwr.server.limits import Limits
+from sofed_flwr.server.gate import Gate, unusable
 from sofed_flwr.server.records import Records
-from sofed_flwr.server.releases import Releases
 from sofed_flwr.server.summary import last_failure, of_encoder, summarise
 from sofed_flwr.storage.metrics_log import read_rows
 from sofed_flwr.storage.run_directory import Checkpoint, RunDirectory
@@ -42,45 +43,36 @@ Combine = Callable[[Sequence[Update]], State]
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class Server:
     """Holds the global model between rounds; `split` opens the dataset at the first evaluation.
 
-    `pretrained` names the weights that the method came with, if those are not random.
+    `start` is the last committed round; `pretrained` names the weights of the method, if those are not random.
     """
 
-    def __init__(
-        self,
-        directory: RunDirectory,
-        committed: Checkpoint | None,
-        tracker: Tracker,
-        method: Method,
-        strategy: InnerStrategy,
-        suite: Suite,
-        split: Callable[[], Split],
-        buffers: BufferDiagnostics,
-        limits: Limits,
-        rounds: int,
-        pretrained: Mapping[str, str] | None = None,
-    ) -> None:
-        self.directory = directory
-        self._records = Records(directory.log, tracker)
-        self.method = method.eval()
-        self.strategy = strategy
-        self.suite = suite
-        self.split = split
-        self.buffers = buffers
-        self.limits = limits
-        self.quorum = max(limits.quorum, strategy.min_replies)
-        self.gate = Gate(limits.norm_limit, limits.clip_norm, strategy.bounded, strategy.compares_directions)
-        self.gate.load_state_dict(committed.gate if committed else {})
-        self.rounds = rounds
-        self.run = committed.run if committed else uuid.uuid4().hex
-        self.shared = committed.shared if committed else method.shared_state()
-        self.committed = committed.round if committed else -1
-        self.counted = committed.counted if committed else 0
-        self.pretrained = committed.pretrained if committed else pretrained
-        self.strategy.load_state_dict(committed.strategy if committed else {})
-        self._releases = Releases(directory.ledger, self.run, strategy)
+    directory: RunDirectory
+    start: InitVar[Checkpoint | None]
+    tracker: InitVar[Tracker]
+    method: Method
+    strategy: InnerStrategy
+    suite: Suite
+    split: Callable[[], Split]
+    buffers: BufferDiagnostics
+    rules: Federation
+    rounds: int
+    pretrained: Mapping[str, str] | None = None
+
+    def __post_init__(self, start: Checkpoint | None, tracker: Tracker) -> None:
+        start = start or Checkpoint(uuid.uuid4().hex, -1, self.method.shared_state(), pretrained=self.pretrained)
+        self.run, self.shared, self.committed, self.counted = start.run, start.shared, start.round, start.counted
+        self.pretrained = start.pretrained
+        self.records = Records(self.directory.log, tracker)
+        self.method.eval()
+        self.strategy.load_state_dict(start.strategy)
+        self.quorum = max(self.rules.quorum, self.strategy.min_replies)
+        bounds = (self.rules.max_norm_ratio, self.rules.clip_norm_ratio)
+        self.gate = Gate(*bounds, self.strategy.bounded, self.strategy.compares_directions)
+        self.gate.load_state_dict(start.gate)
         self._closed, self._failed_in_a_row = self.committed, 0
         self._round_began = perf_counter()
 
@@ -92,39 +84,38 @@ class Server:
         accepted, dropped = verdict.accepted, dict(failures) | verdict.dropped
         reasons = {device: redacted(reason) for device, reason in sorted(dropped.items())}
         for device, reason in reasons.items():
-            self._records.warn(round_number, f"device {device} dropped", {"dropped": 1}, reason, device)
+            self.records.warn(round_number, f"device {device} dropped", {"dropped": 1}, reason, device)
         for name, value, reason in verdict.remarks:
-            self._records.warn(round_number, name, {name: value}, reason)
-        if len(accepted) < self.limits.quorum or verdict.sound < self.strategy.min_replies:
+            self.records.warn(round_number, name, {name: value}, reason)
+        if len(accepted) < self.rules.quorum or verdict.sound < self.strategy.min_replies:
             why = [f"device {device}: {reason}" for device, reason in reasons.items()]
             more = [f"and {len(why) - REASONS_SHOWN} more"] if len(why) > REASONS_SHOWN else []
             had = f"{len(accepted)} usable replies of {self.quorum} needed"
             return self._fail(round_number, f"had {had} ({'; '.join(why[:REASONS_SHOWN] + more) or 'no reply at all'})")
         before = self.strategy.state_dict()
         aggregate = combine(accepted)
-        if (refusal := self._releases.refuse(round_number, aggregate, len(accepted))) is not None:
+        if (refusal := self._release(round_number, aggregate, len(accepted))) is not None:
             self.strategy.load_state_dict(before)
             return self._fail(round_number, refusal)
         self.shared, self.counted, self._failed_in_a_row = aggregate, self.counted + 1, 0
         self.gate.remember(verdict)
-        values, broken = self._releases.cost()
-        if broken is not None:
-            log.warning("round %d: %s", round_number, broken)
-        self._records.write(round_number, values, reason=broken)
-        return self._records.write_replies(round_number, accepted)
+        self.records.write_privacy(round_number, self.directory.ledger.releases, self.strategy)
+        return self.records.write_replies(round_number, accepted)
 
-    def note_late(self, round_number: int, device: int) -> None:
-        """A reply to an earlier round arrived in this one; it is not used."""
-        self._records.write(round_number, {"late": 1}, device)
-
-    def note_progress(self, round_number: int, values: Mapping[str, float]) -> None:
-        """Progress within a round, for the progress bar."""
-        self._records.write(round_number, values)
+    def _release(self, round_number: int, model: State, replies: int) -> str | None:
+        """Why the model must not be sent, or None: then its release is on disk, before any device can get the model."""
+        if (fault := unusable(model) or not_finite(self.strategy.state_dict())) is not None:
+            return f"has no usable aggregate of {replies} replies ({fault})"
+        try:
+            self.directory.ledger.write(Release(self.run, round_number, self.strategy.noise(replies)))
+        except OSError as error:
+            return f"released no model, the privacy ledger cannot be written ({error})"
+        return None
 
     def close_round(self, round_number: int) -> dict[str, float]:
         """Evaluate if it is due, log, commit; then stop if the strategy allows no further round."""
         values = self._commit(round_number) if round_number > self.committed else {}
-        reason = self._releases.exhausted()
+        reason = self.strategy.exhausted(self.directory.ledger.releases)
         if reason is not None and round_number < self.rounds:
             keep = f"resume with rounds={self.committed} to keep the encoder"
             remedy = keep if self.committed > 0 else "no round was made"
@@ -134,22 +125,22 @@ class Server:
     def _commit(self, round_number: int) -> dict[str, float]:
         values = {}
         self.method.load(self.shared)
-        self._records.write(round_number, self.buffers.measure(self.method.features))
+        self.records.write(round_number, self.buffers.measure(self.method.features))
         if self.suite.due(round_number, self.rounds):
             values = self.suite.run(self.method, self.method.features, self.split())
-            self._records.write(round_number, values)
+            self.records.write(round_number, values)
             self._raise_alarm(round_number, values)
         self._closed = round_number
-        with self._records.despite_the_disk(round_number):
+        with self.records.despite_the_disk(round_number):
             self._save()
         now = perf_counter()
-        self._records.write(round_number, {"seconds": now - self._round_began})
+        self.records.write(round_number, {"seconds": now - self._round_began})
         self._round_began = now
         return values
 
     def _save(self) -> None:
         kept = (self.shared, self.strategy.state_dict(), self.gate.state_dict())
-        releases = self._releases.of_run()
+        releases = self.directory.ledger.of_run(self.run)
         self.directory.commit(Checkpoint(self.run, self._closed, *kept, self.counted, releases, self.pretrained))
         self.committed = self._closed
 
@@ -159,14 +150,14 @@ class Server:
         untrained = [row["value"] for row in rows if row["name"] == "feature_std" and row["round"] == 0]
         found = alarm(round_number, values.get("feature_std"), untrained[0] if untrained else None)
         if found is not None:
-            self._records.warn(round_number, found.sentence, {found.name: 1}, found.reason)
+            self.records.warn(round_number, found.sentence, {found.name: 1}, found.reason)
 
     def finish(self, encoder: Component, facts: Mapping[str, Any], images: Mapping[str, Any] | None = None) -> None:
         """Write the encoder and the summary; `encoder` is the backbone's yaml, `facts` say what was trained.
 
         `images` describes the training images and goes into the encoder's file only.
         """
-        self._records.close()
+        self.records.close()
         if not self.counted:
             why = last_failure(read_rows(self.directory.log.path))
             raise RunStoppedError(f"none of {self._closed} rounds counted; the last {why}")
@@ -194,7 +185,7 @@ class Server:
         self._failed_in_a_row += 1
         text = f"round {round_number} {why}"
         log.warning("%s; the global model stays as it is", text)
-        self._records.write(round_number, {"failed": 1}, reason=why)
-        if self._failed_in_a_row >= self.limits.max_failed_rounds:
+        self.records.write(round_number, {"failed": 1}, reason=why)
+        if self._failed_in_a_row >= self.rules.max_failed_rounds:
             raise RunStoppedError(f"{text}; {self._failed_in_a_row} failed rounds in a row")
         return {}

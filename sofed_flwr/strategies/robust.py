@@ -6,6 +6,7 @@ in `min_replies`; a federation needs spare devices for those that may be missing
 float32 values come back unchanged.
 """
 
+from functools import partial
 from math import ceil
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from pydantic import Field, validate_call
 from sofed_flwr.strategies.inner import InnerStrategy
 
 Count = Annotated[int, Field(ge=0)]
+_robust = partial(InnerStrategy, bounded=True, dtype=torch.float64)
 
 
 @validate_call
@@ -62,11 +64,3 @@ def bulyan(malicious: Annotated[int, Field(ge=1)]) -> InnerStrategy:
     Coordinate by coordinate (El Mhamdi et al. 2018, who need 4f + 3). With f = 0 it would be the plain mean.
     """
     return _robust(flower.Bulyan(num_malicious_nodes=malicious), min_replies=4 * malicious + 3)
-
-
-def _robust(
-    strategy: flower.FedAvg, min_replies: int, bounded: bool = True, compares_directions: bool = False
-) -> InnerStrategy:
-    return InnerStrategy(
-        strategy, min_replies, bounded=bounded, compares_directions=compares_directions, dtype=torch.float64
-    )
