@@ -21,8 +21,7 @@ from yaml import YAMLError
 
 from sofed_flwr.config.override_text import merged
 from sofed_flwr.config.own_yamls import conf
-from sofed_flwr.config.plain_values import flat, refuse_long_numbers, refuse_resolvers
-from sofed_flwr.config.plain_yaml import bytes_of
+from sofed_flwr.config.plain_yaml import bytes_of, flat, refuse_long_numbers, refuse_resolvers
 from sofed_flwr.config.schema import RunConfig
 from sofed_flwr.core.app_files import version
 from sofed_flwr.core.errors import ConfigError

@@ -52,17 +52,47 @@ KINDS = {
 """By the key of the configuration."""
 
 
-def build(node: Any, kind: str, /, **more: Any) -> Any:
+def build(node: Any, kind: str, key: str | None = None, /, **more: Any) -> Any:
     """Call the class or function named by `_target_` with the rest of the node, nested nodes first.
 
-    A component refuses a bad argument by pydantic or by a `ValueError` that begins with the argument's name.
+    A component refuses a bad argument by pydantic or by a `ValueError` that begins with the argument's name. `key` is
+    where in the configuration the node stands, if not at the kind's own key.
     """
-    return _build(node, KINDS[kind], kind, more)
+    key = key or kind
+    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
+        raise ConfigError(f"{key}={_shown(node)}: expected a component, a mapping with the name _target_ in it")
+    target = locate(node["_target_"], kind, key)
+    inner = KINDS[kind].inner
+    arguments = {name: _argument(node[name], inner, f"{key}.{name}") for name in node if name != "_target_"}
+    _refuse_unknown(target, arguments, key)
+    try:
+        return target(**arguments, **more)
+    except ValidationError as error:
+        raise ConfigError(first_error(error, f"{key}.")) from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{key}.{error}") from error
 
 
 def locate(target: str, kind: str, key: str) -> Any:
-    """The class or function of this name, which has to be a component of this kind."""
-    return _locate(target, KINDS[kind], key)
+    """The component of this kind and name, in an allowed package; names are checked before anything is imported."""
+    shown = f"{key}._target_={_shown(target)}"
+    homes = (f"{PROJECT}.{KINDS[kind].package}", *_trusted())
+    if not PUBLIC.fullmatch(target) or not _is_within(target, homes):
+        own = _shown(target.partition(".")[0]) or "PACKAGE"
+        remedy = f"if {own} is a package of yours, say --trust {own}, on a device in node config trust"
+        raise ConfigError(f"{shown}: not in {' or '.join(homes)}; {remedy}")
+    module, _, name = target.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        where = f" ({getattr(error, 'path', None)})"  # a path of this machine, which a server must not see
+        raise ConfigError(f"{shown}: cannot be imported ({str(error).replace(where, '')})") from error
+    made = _made_by(found)
+    if made is None or not _is_within(f"{found.__module__}.{found.__qualname__}", homes):
+        raise ConfigError(f"{shown}: neither a class nor a function that says what it returns, defined there")
+    if lacking := [ability for ability in KINDS[kind].able if not _declares(made, ability)]:
+        raise ConfigError(f"{shown}: not a component of this kind, it has no {lacking[0]}")
+    return found
 
 
 def trust(packages: Sequence[str]) -> None:
@@ -90,24 +120,10 @@ def first_error(error: ValidationError, prefix: str = "") -> str:
     return f"{key}={_shown(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
-def _build(node: Any, kind: Kind, key: str, more: Component) -> Any:
-    if not isinstance(node, dict) or not isinstance(node.get("_target_"), str):
-        raise ConfigError(f"{key}={_shown(node)}: expected a component, a mapping with the name _target_ in it")
-    target = _locate(node["_target_"], kind, key)
-    arguments = {name: _argument(node[name], kind, f"{key}.{name}") for name in node if name != "_target_"}
-    _refuse_unknown(target, arguments, key)
-    try:
-        return target(**arguments, **more)
-    except ValidationError as error:
-        raise ConfigError(first_error(error, f"{key}.")) from error
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{key}.{error}") from error
-
-
-def _argument(value: Any, kind: Kind, key: str) -> Any:
+def _argument(value: Any, inner: str | None, key: str) -> Any:
     """Plain data, or a component of the one kind allowed here; no component may be nested deeper."""
-    if kind.inner and isinstance(value, dict) and "_target_" in value:
-        return _build(value, KINDS[kind.inner], key, {})
+    if inner and isinstance(value, dict) and "_target_" in value:
+        return build(value, inner, key)
     within = [value]
     while within:
         part = within.pop()
@@ -126,28 +142,6 @@ def _refuse_unknown(target: Any, arguments: Component, key: str) -> None:
     for name in arguments.keys() - known:
         has = ", ".join(sorted(known & arguments.keys())) or "no keys"
         raise ConfigError(f"{key}.{name}={_shown(arguments[name])}: there is no such key; {key} has {has}")
-
-
-def _locate(target: str, kind: Kind, key: str) -> Any:
-    """The object of this name, if it is in an allowed package; names are checked before anything is imported."""
-    shown = f"{key}._target_={_shown(target)}"
-    homes = (f"{PROJECT}.{kind.package}", *_trusted())
-    if not PUBLIC.fullmatch(target) or not _is_within(target, homes):
-        own = _shown(target.partition(".")[0]) or "PACKAGE"
-        remedy = f"if {own} is a package of yours, say --trust {own}, on a device in node config trust"
-        raise ConfigError(f"{shown}: not in {' or '.join(homes)}; {remedy}")
-    module, _, name = target.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        where = f" ({getattr(error, 'path', None)})"  # a path of this machine, which a server must not see
-        raise ConfigError(f"{shown}: cannot be imported ({str(error).replace(where, '')})") from error
-    made = _made_by(found)
-    if made is None or not _is_within(f"{found.__module__}.{found.__qualname__}", homes):
-        raise ConfigError(f"{shown}: neither a class nor a function that says what it returns, defined there")
-    if lacking := [ability for ability in kind.able if not _declares(made, ability)]:
-        raise ConfigError(f"{shown}: not a component of this kind, it has no {lacking[0]}")
-    return found
 
 
 def _made_by(found: Any) -> type | None:

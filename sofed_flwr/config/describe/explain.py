@@ -57,12 +57,10 @@ def sections() -> dict[str, list[Explained]]:
             continue
         inner = _section(node, schema["$defs"])
         if inner is None:
-            found[""].append(_plain(name, node, written.get(name)))
+            found[""].append(_plain(name, node, written))
         else:
-            type_ = in_words(inner) + (", or null" if "anyOf" in node else "")
-            found[name] = [_plain(name, {**inner, "words": type_}, written.get(name))]
-            for key, value in inner["properties"].items():
-                found[name].append(_plain(f"{name}.{key}", value, written.get(f"{name}.{key}")))
+            keys = [_plain(f"{name}.{key}", value, written) for key, value in inner["properties"].items()]
+            found[name] = [_plain(name, inner, written, ", or null" if "anyOf" in node else ""), *keys]
     return found
 
 
@@ -98,13 +96,11 @@ def _section(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
     return None
 
 
-def _plain(key: str, node: Mapping[str, Any], entry: Entry | None) -> Explained:
+def _plain(key: str, node: Mapping[str, Any], written: Mapping[str, Entry], or_null: str = "") -> Explained:
     meaning = " ".join(str(node.get("description", "")).split())
-    words = node.get("words") or in_words(node)
-    if entry is None:
-        return Explained(key, meaning, words)
+    entry = written.get(key, Entry(key, "", "", ""))
     remark, paper = _clauses(entry.comment)
-    return Explained(key, meaning, words, entry.value, remark, paper, entry.file)
+    return Explained(key, meaning, in_words(node) + or_null, entry.value, remark, paper, entry.file)
 
 
 def _argument(group: str, entry: Entry, names: list[str]) -> Explained:

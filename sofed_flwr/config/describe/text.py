@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sofed_flwr.config.describe.annotated_yaml import Entry
 from sofed_flwr.config.describe.explain import Explained, arguments, meaning_of, sections
 from sofed_flwr.config.describe.keys import Group, chosen, groups, settable, settings
+from sofed_flwr.config.describe.types_in_words import either
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.suggestion import did_you_mean
 
@@ -98,11 +99,6 @@ def paragraphs(group: Group, choice: str) -> list[str]:
     joined = " ".join(line or "\n" for line in chosen(group.name, choice).header)
     parts = [part.strip() for part in joined.split("\n") if part.strip()]
     return [part for part in parts if not part.startswith("sofed ")] or parts
-
-
-def either(names: list[str]) -> str:
-    """Names in a sentence."""
-    return " or ".join(names) if len(names) < 3 else f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def _wrapped(lines: Iterator[str] | list[str]) -> str:

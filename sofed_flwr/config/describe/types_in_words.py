@@ -1,6 +1,6 @@
 """The type and range of a value, in words: from the JSON schema that pydantic makes of any annotation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Schema = Mapping[str, Any]
@@ -21,14 +21,19 @@ def in_words(schema: Schema) -> str:
     if "anyOf" in schema:
         return ", or ".join(map(in_words, schema["anyOf"]))
     if "enum" in schema or "const" in schema:
-        *others, last = schema.get("enum") or [schema["const"]]
-        return f"{', '.join(others)} or {last}" if others else str(last)
+        return either(schema.get("enum") or [schema["const"]])
     if schema.get("type") == "array":
         return _list(schema)
     if schema.get("type") == "object":
         return f"the keys {', '.join(schema['properties'])}" if "properties" in schema else "keys and values"
     bounds = [f"{words} {schema[name]}" for name, words in BOUNDS.items() if name in schema]
     return ", ".join(filter(None, [NAMES.get(schema.get("type", ""), ""), " and ".join(bounds)]))
+
+
+def either(names: Sequence[object]) -> str:
+    """Names in a sentence: `a, b or c`."""
+    *others, last = map(str, names)
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _list(schema: Schema) -> str:
