@@ -9,8 +9,8 @@ from sofed_flwr.analysis.buffers.held import Held, Watched, device_homes, read_a
 from sofed_flwr.analysis.buffers.sheet import sheets
 from sofed_flwr.analysis.charts.contact_sheet import png
 from sofed_flwr.analysis.report.buffers import holdings, pictures
-from sofed_flwr.analysis.report.document import document
 from sofed_flwr.analysis.report.read import read_run
+from sofed_flwr.analysis.report.section import document
 from sofed_flwr.analysis.report.turnover import turnover
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.core.redaction import one_line

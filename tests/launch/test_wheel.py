@@ -65,4 +65,6 @@ def test_a_run_without_a_clone_takes_a_users_own_yaml_and_code_and_leaves_an_enc
     load = f"import sofed_flwr; print(sofed_flwr.load_encoder({str(encoder)!r}).facts['version'])"
     version = run(installed / "python", "-c", load, cwd=tmp_path)
     assert run(installed / "sofed", "--version", cwd=tmp_path) == f"sofed {version}"
+    run(installed / "sofed", "report", encoder.parent, cwd=tmp_path)
+    assert "<h2>Overview" in (encoder.parent / "report.html").read_text(), "the wheel holds page.html"
     assert "table3_policies" in run(installed / "sofed", "reproduce", "--list", cwd=tmp_path)

@@ -11,10 +11,9 @@ from pathlib import Path
 from sofed_flwr.analysis.buffers.held import read_all, simulated_homes
 from sofed_flwr.analysis.buffers.sheet import Sheet, sheets
 from sofed_flwr.analysis.report import buffers, costs, learning, selection, tables
-from sofed_flwr.analysis.report.document import document
 from sofed_flwr.analysis.report.labels import label
 from sofed_flwr.analysis.report.read import read_run
-from sofed_flwr.analysis.report.section import Runs, Section
+from sofed_flwr.analysis.report.section import Runs, Section, document
 from sofed_flwr.analysis.report.turnover import turnover
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.storage.atomic_files import SECRET, write_atomically
