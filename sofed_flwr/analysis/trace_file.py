@@ -50,8 +50,3 @@ def read_trace(path: Path) -> TraceFile:
         return TraceFile.model_validate_json(read_plain_file(path, LARGEST_RECORD))
     except ValidationError as error:
         raise DamagedFileError(f"{path} is damaged ({error.errors()[0]['msg']})") from error
-
-
-def numbers(values: list[Score]) -> list[float]:
-    """With NaN where there is no score, as charts need it."""
-    return [float("nan") if value is None else value for value in values]

@@ -11,6 +11,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from sofed_flwr.analysis.trace_file import TraceFile
+from sofed_flwr.core.redaction import one_line
+
 Curve = tuple[Sequence[float], Sequence[float]]
 Legend = dict[str, Artist]
 
@@ -19,13 +22,15 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 BINS = 24
 """Of a histogram, at most."""
 DASHES = ("-", "--", ":", "-.")
+TRACED = len(COLOURS) - 1
+"""Images drawn in a score trend: one colour each, besides that of the range."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel(ABC):
     """One pair of axes; `legend_columns` names stand side by side in its legend."""
 
-    legend_columns: ClassVar[int]
+    legend_columns: ClassVar[int] = 4
     x_label: str
     y_label: str = ""
     title: str = ""
@@ -65,7 +70,6 @@ class Lines(Panel):
 class Bars(Panel):
     """One bar per x, made of the named parts, the first at the bottom."""
 
-    legend_columns = 4
     xs: Sequence[float]
     parts: Mapping[str, Sequence[float]]
 
@@ -80,24 +84,22 @@ class Bars(Panel):
 
 
 @dataclass(frozen=True)
-class Range(Panel):
-    """A shaded range, dots for its middle, and lines on top."""
+class ScoreTrend(Panel):
+    """A shaded range of scores, dots for their mean, and lines for the images that stayed throughout."""
 
-    legend_columns = 4
-    xs: Sequence[float]
-    low: Sequence[float]
-    middle: Sequence[float]
-    high: Sequence[float]
-    lines: Mapping[str, Sequence[float]]
+    trace: TraceFile
 
     def draw(self, axes: Axes) -> Legend:
-        """The range below, the lines above."""
+        """The range below, the lines above; NaN where there is no score."""
+        xs = self.trace.seen
+        low, middle, high = (np.array(part, float) for part in (self.trace.min, self.trace.mean, self.trace.max))
         drawn: Legend = {
-            "min to max": axes.fill_between(self.xs, self.low, self.high, color=COLOURS[0], alpha=0.15, linewidth=0),
-            "mean": axes.plot(self.xs, self.middle, "o", color=COLOURS[0], markersize=4)[0],
+            "min to max": axes.fill_between(xs, low, high, color=COLOURS[0], alpha=0.15, linewidth=0),
+            "mean": axes.plot(xs, middle, "o", color=COLOURS[0], markersize=4)[0],
         }
-        for number, (name, ys) in enumerate(self.lines.items()):
-            drawn[name] = axes.plot(self.xs, ys, **_line(number + 1))[0]
+        stayed = [(name, scores) for name, scores in self.trace.samples.items() if None not in scores]
+        for number, (name, scores) in enumerate(stayed[:TRACED], start=1):
+            drawn[f"i-{one_line(name, 20)}"] = axes.plot(xs, np.array(scores, float), **_line(number))[0]
         return drawn
 
 
@@ -108,7 +110,6 @@ class Dots(Panel):
     The hollow ones have an axis of their own, above: what compares is the order, not the level.
     """
 
-    legend_columns = 2
     rows: Sequence[str]
     filled: Sequence[Sequence[float]]
     hollow: Sequence[float | None]
@@ -133,7 +134,6 @@ class Dots(Panel):
 class Histogram(Panel):
     """How many values there are of which size, the named series on top of each other; `whole` numbers share no bin."""
 
-    legend_columns = 4
     series: Mapping[str, Sequence[float]]
     _: KW_ONLY
     whole: bool = False
@@ -161,6 +161,13 @@ class Histogram(Panel):
             return [low - 0.5 + step * number for number in range(math.ceil((high - low + 1) / step) + 1)]
         width = (high - low) / BINS or 0.01
         return [low + width * number for number in range(BINS + 1)]
+
+
+def score_trend(trace: TraceFile, label: str = "") -> ScoreTrend:
+    """A device's trace; `label` begins the title."""
+    interval = "" if trace.interval is None else f", T = {trace.interval}"
+    title = f"{label}device {trace.device}, round {trace.round}{interval}"
+    return ScoreTrend(trace, x_label="images seen in the round", y_label="importance score", title=title)
 
 
 def _dots(axes: Axes, pairs: Sequence[tuple[float, float]], colour: str, filling: str) -> Artist:

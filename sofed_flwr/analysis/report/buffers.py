@@ -50,20 +50,10 @@ def pictures(drawn: Sequence[Sheet]) -> Section:
 def table(buffers: Buffers) -> Table:
     """One row per device."""
     several = len(buffers) > 1
-    head = [
-        "device",
-        "after round",
-        "images",
-        "pixels",
-        "scores: lowest",
-        "median",
-        "highest",
-        "ages: median",
-        "highest",
-    ]
+    about = ["device", "after round", "images", "pixels"]
+    values = ["scores: lowest", "median", "highest", "ages: median", "highest", "near-duplicates", "stayed"]
     rows = [[*([label] if several else []), *_row(held)] for label, devices in buffers.items() for held in devices]
-    words = (0, 1) if several else (0,)
-    return Table([*(["run"] if several else []), *head, "near-duplicates", "stayed"], rows, words)
+    return Table([*(["run"] if several else []), *about, *values], rows, words=(0, 1) if several else (0,))
 
 
 def _row(held: Held) -> list[str]:

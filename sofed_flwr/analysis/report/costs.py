@@ -4,7 +4,7 @@ from itertools import accumulate
 
 from sofed_flwr.analysis.charts.panels import Bars
 from sofed_flwr.analysis.charts.svg import chart
-from sofed_flwr.analysis.report.read import Curve, Run
+from sofed_flwr.analysis.report.read import Curve, Run, curve_of
 from sofed_flwr.analysis.report.section import Runs, Section, curves, over_rounds
 
 PARTS = {"scoring": "seconds_scoring", "training": "seconds_training"}
@@ -54,7 +54,7 @@ def upload(runs: Runs) -> Section:
         "the sum over all devices and rounds so far. Images, features and scores are never sent."
     )
     each = {label: _megabytes(curve) for label, curve in curves(runs, "bytes_up").items()}
-    total = {label: _megabytes(_cumulative(run)) for label, run in runs.items()}
+    total = {label: _megabytes(_cumulative(curve_of(run.summed.get("bytes_up", {})))) for label, run in runs.items()}
     charts = [
         *over_rounds(each, "MB", "per device and round", y_limits=(0, None)),
         *over_rounds(total, "MB", "all devices, cumulative", y_limits=(0, None)),
@@ -62,13 +62,8 @@ def upload(runs: Runs) -> Section:
     return Section("Upload", caption, charts=charts)
 
 
-def _cumulative(run: Run) -> Curve:
-    sent: dict[int, float] = {}
-    for device in run.devices:
-        for number, value in run.of_device(device).get("bytes_up", {}).items():
-            sent[number] = sent.get(number, 0.0) + value
-    rounds = sorted(sent)
-    return [float(number) for number in rounds], list(accumulate(sent[number] for number in rounds))
+def _cumulative(curve: Curve) -> Curve:
+    return curve[0], list(accumulate(curve[1]))
 
 
 def _megabytes(curve: Curve) -> Curve:

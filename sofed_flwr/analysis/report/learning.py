@@ -1,7 +1,5 @@
 """What the encoder learned: accuracies, loss, and whether it collapses."""
 
-from itertools import chain
-
 from sofed_flwr.analysis.report.section import Runs, Section, curves, over_rounds
 from sofed_flwr.analysis.report.tables import accuracy_names, accuracy_title, headline
 
@@ -14,10 +12,8 @@ def accuracy(runs: Runs) -> Section:
         "takes the vote of the nearest training images; the linear probe is a classifier trained with that share of "
         "the labels (paper, Table 3). The difference between the two rows is what the federation learned."
     )
-    if not table.rows:
-        nothing = "<p>No accuracy has been logged: nothing was evaluated yet, or the dataset has no labels.</p>"
-        return Section("Accuracy", caption, tables=[nothing])
-    return Section("Accuracy", caption, tables=[table.html()])
+    nothing = "<p>No accuracy has been logged: nothing was evaluated yet, or the dataset has no labels.</p>"
+    return Section("Accuracy", caption, tables=[table.html() if table.rows else nothing])
 
 
 def learning_curves(runs: Runs) -> Section:
@@ -26,9 +22,10 @@ def learning_curves(runs: Runs) -> Section:
         "Test accuracy in percent after each evaluated round; round 0 is the encoder before training. Higher is "
         "better, and a steeper curve learns faster (paper, Fig. 4)."
     )
-    names = accuracy_names(runs)
-    charts = [over_rounds(curves(runs, name), "accuracy (%)", accuracy_title(name)) for name in names]
-    return Section("Learning curves", caption, charts=list(chain.from_iterable(charts)))
+    charts: list[str] = []
+    for name in accuracy_names(runs):
+        charts += over_rounds(curves(runs, name), "accuracy (%)", accuracy_title(name))
+    return Section("Learning curves", caption, charts=charts)
 
 
 def loss(runs: Runs) -> Section:

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 Curve = tuple[list[float], list[float]]
 """x and y; of a run's values: rounds and what was logged in them."""
+Values = dict[str, dict[int, float]]
+"""name -> round -> value."""
 LARGEST = 1e100
 """Largest value that can be drawn: the margins of an axis must be finite as well."""
 HIGHEST = 10**9
@@ -39,8 +41,8 @@ class Run:
     traces: list[TraceFile]
 
     @cached_property
-    def federation(self) -> dict[str, dict[int, float]]:
-        """name -> round -> value of the federation as a whole."""
+    def federation(self) -> Values:
+        """Of the federation as a whole."""
         return _by_name(row for row in self.rows if "device" not in row)
 
     @cached_property
@@ -72,17 +74,32 @@ class Run:
 
     def curve(self, name: str) -> Curve:
         """A value of the federation over the rounds."""
-        values = self.federation.get(name, {})
-        return list(map(float, values)), list(values.values())
+        return curve_of(self.federation.get(name, {}))
 
-    def of_device(self, device: int) -> dict[str, dict[int, float]]:
-        """name -> round -> value of one device."""
+    def of_device(self, device: int) -> Values:
+        """Of one device."""
         return _by_name(self.devices[device])
+
+    @cached_property
+    def summed(self) -> Values:
+        """Of all devices together."""
+        sums: Values = {}
+        for device in self.devices:
+            for name, rounds in self.of_device(device).items():
+                of_name = sums.setdefault(name, {})
+                for number, value in rounds.items():
+                    of_name[number] = of_name.get(number, 0.0) + value
+        return sums
 
     @property
     def last_round(self) -> int:
         """The last round that was closed; 0 is the evaluation before the first."""
         return max(self.federation.get("seconds", {}), default=0)
+
+
+def curve_of(rounds: Mapping[int, float]) -> Curve:
+    """Values by round, in their order."""
+    return [float(number) for number in sorted(rounds)], [rounds[number] for number in sorted(rounds)]
 
 
 def read_run(path: Path) -> Run:
@@ -112,9 +129,9 @@ def _usable(row: Row) -> bool:
     return number <= HIGHEST and abs(value) <= LARGEST
 
 
-def _by_name(rows: Iterable[Row]) -> dict[str, dict[int, float]]:
+def _by_name(rows: Iterable[Row]) -> Values:
     """A value that was not a number (null) is a gap."""
-    values: dict[str, dict[int, float]] = {}
+    values: Values = {}
     for row in rows:
         if row["value"] is not None:
             values.setdefault(row["name"], {})[row["round"]] = row["value"]

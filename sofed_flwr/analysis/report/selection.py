@@ -1,15 +1,8 @@
 """What the devices keep: discarded images, rescored ones, and the scores themselves."""
 
-from itertools import chain
-
-from sofed_flwr.analysis.charts.panels import COLOURS, Range
+from sofed_flwr.analysis.charts.panels import TRACED, score_trend
 from sofed_flwr.analysis.charts.svg import chart
 from sofed_flwr.analysis.report.section import Runs, Section, curves, over_rounds
-from sofed_flwr.analysis.trace_file import TraceFile, numbers
-from sofed_flwr.core.redaction import one_line
-
-TRACED = len(COLOURS) - 1
-"""Images drawn in a score trend: one colour each, besides that of the range."""
 
 
 def discarding(runs: Runs) -> Section:
@@ -49,8 +42,10 @@ def contents(runs: Runs) -> Section:
         "buffer_age_median": "age (iterations)",
         "buffer_age_90": "age of the oldest tenth",
     }
-    charts = [over_rounds(curves(runs, name), title, y_limits=(0, None)) for name, title in shown.items()]
-    return Section("What the buffers hold", caption, charts=list(chain.from_iterable(charts)))
+    charts: list[str] = []
+    for name, title in shown.items():
+        charts += over_rounds(curves(runs, name), title, y_limits=(0, None))
+    return Section("What the buffers hold", caption, charts=charts)
 
 
 def score_trends(runs: Runs) -> Section:
@@ -61,22 +56,6 @@ def score_trends(runs: Runs) -> Section:
         f"stayed throughout, i-17 being the one with index 17, {TRACED} of them at most. Flat lines mean that an old "
         "score is still a good one, which is what lazy scoring relies on. Each device's newest traced round is shown."
     )
-    several = len(runs) > 1
-    charts = [_trend(trace, f"{label}, " if several else "") for label, run in runs.items() for trace in run.traces]
+    names = {label: f"{label}, " if len(runs) > 1 else "" for label in runs}
+    charts = [chart(score_trend(trace, names[label])) for label, run in runs.items() for trace in run.traces]
     return Section("Score trends", caption, charts=charts)
-
-
-def _trend(trace: TraceFile, label: str) -> str:
-    interval = "" if trace.interval is None else f", T = {trace.interval}"
-    stayed = {name: numbers(scores) for name, scores in trace.samples.items() if None not in scores}
-    panel = Range(
-        trace.seen,
-        numbers(trace.min),
-        numbers(trace.mean),
-        numbers(trace.max),
-        {f"i-{one_line(name, 20)}": scores for name, scores in list(stayed.items())[:TRACED]},
-        x_label="images seen in the round",
-        y_label="importance score",
-        title=f"{label}device {trace.device}, round {trace.round}{interval}",
-    )
-    return chart(panel)

@@ -1,13 +1,10 @@
 """How fast images come and go, from the metrics log: for real devices, too, whose images nobody else sees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sofed_flwr.analysis.buffers.held import MOST_DEVICES
-from sofed_flwr.analysis.report.read import Curve, Run
+from sofed_flwr.analysis.report.read import Run, Values, curve_of
 from sofed_flwr.analysis.report.section import Runs, Section, over_rounds
-
-Counts = dict[str, dict[int, float]]
-"""name -> round -> what was counted in it."""
 
 
 def turnover(runs: Runs) -> Section:
@@ -19,9 +16,9 @@ def turnover(runs: Runs) -> Section:
         "all devices together."
     )
     counts = _counts(runs)
-    seen = {label: _curve(of["seen"]) for label, of in counts.items()}
-    discarded = {label: _curve(_ratio(of["discarded"], of["seen"])) for label, of in counts.items()}
-    stay = {label: _curve(_ratio(of["room"], of["kept"])) for label, of in counts.items()}
+    seen = {label: curve_of(of["seen"]) for label, of in counts.items()}
+    discarded = {label: curve_of(_ratio(of["discarded"], of["seen"])) for label, of in counts.items()}
+    stay = {label: curve_of(_ratio(of["room"], of["kept"])) for label, of in counts.items()}
     charts = [
         *over_rounds(seen, "images", "new images", y_limits=(0, None)),
         *over_rounds(discarded, "discarded / seen", "discarded", y_limits=(-0.02, 1.02)),
@@ -30,34 +27,21 @@ def turnover(runs: Runs) -> Section:
     return Section("How fast images come and go", caption, charts=charts)
 
 
-def _counts(runs: Runs) -> dict[str, Counts]:
+def _counts(runs: Runs) -> dict[str, Values]:
     if len(runs) > 1:
-        return {label: _added([_of_device(run, number) for number in run.devices]) for label, run in runs.items()}
+        return {label: _counted(run.summed, run) for label, run in runs.items()}
     run = next(iter(runs.values()))
-    return {f"device {number}": _of_device(run, number) for number in list(run.devices)[:MOST_DEVICES]}
+    return {f"device {number}": _counted(run.of_device(number), run) for number in list(run.devices)[:MOST_DEVICES]}
 
 
-def _of_device(run: Run, number: int) -> Counts:
+def _counted(values: Values, run: Run) -> Values:
     """`room` is the buffer's size times the iterations, each of which could have filled it with new images."""
-    values, size = run.of_device(number), run.config.get("buffer")
+    size = run.config.get("buffer")
     seen, discarded, steps = (values.get(name, {}) for name in ("seen", "discarded", "steps"))
     kept = {at: seen[at] - discarded[at] for at in seen.keys() & discarded.keys()}
     room = {at: count * size for at, count in steps.items()} if isinstance(size, int) else {}
     return {"seen": seen, "discarded": discarded, "kept": kept, "room": room}
 
 
-def _added(devices: Sequence[Counts]) -> Counts:
-    sums: Counts = {"seen": {}, "discarded": {}, "kept": {}, "room": {}}
-    for counts in devices:
-        for name, rounds in counts.items():
-            for at, count in rounds.items():
-                sums[name][at] = sums[name].get(at, 0.0) + count
-    return sums
-
-
 def _ratio(part: Mapping[int, float], whole: Mapping[int, float]) -> dict[int, float]:
     return {at: part[at] / whole[at] for at in part.keys() & whole.keys() if whole[at] > 0}
-
-
-def _curve(rounds: Mapping[int, float]) -> Curve:
-    return [float(at) for at in sorted(rounds)], [rounds[at] for at in sorted(rounds)]

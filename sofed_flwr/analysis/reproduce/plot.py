@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from sofed_flwr.analysis.charts.panels import COLOURS, Dots, Lines, Panel, Range
+from sofed_flwr.analysis.charts.panels import Dots, Lines, Panel, score_trend
 from sofed_flwr.analysis.charts.svg import figure
 from sofed_flwr.analysis.reproduce.grid import Table
 from sofed_flwr.analysis.reproduce.records import RunRecord
-from sofed_flwr.analysis.trace_file import numbers
 
 UNITS = {
     "linear": "accuracy (%)",
@@ -21,8 +20,8 @@ UNITS = {
 
 def draw(table: Table, results: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
     """SVG text."""
-    panels = [*_columns(table, results), *_curves(table, runs), *_traces(runs)]
-    return figure(table.title, panels)
+    panels = [*_columns(table, results), *_curves(table, runs)]
+    return figure(table.title, [*panels, *(score_trend(trace) for run in runs for trace in run.traces)])
 
 
 def _columns(table: Table, results: Mapping[str, Any]) -> Iterator[Panel]:
@@ -67,18 +66,3 @@ def _mean_curve(runs: Sequence[RunRecord], value: str) -> tuple[list[float], lis
             by_round[number].append(measured)
     rounds = sorted(by_round)
     return [float(number) for number in rounds], [mean(by_round[number]) for number in rounds]
-
-
-def _traces(runs: Sequence[RunRecord]) -> Iterator[Panel]:
-    for trace in (trace for run in runs for trace in run.traces):
-        longest = list(trace.samples.items())[: len(COLOURS) - 1]
-        yield Range(
-            trace.seen,
-            numbers(trace.min),
-            numbers(trace.mean),
-            numbers(trace.max),
-            {f"i-{name}": numbers(scores) for name, scores in longest},
-            title=f"device {trace.device}, round {trace.round}, T = {trace.interval}",
-            x_label="inputs seen in this round",
-            y_label="importance score",
-        )
