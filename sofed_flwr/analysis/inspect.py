@@ -5,7 +5,7 @@ Images never leave a device, so this runs where they are, and only its owner may
 
 from pathlib import Path
 
-from sofed_flwr.analysis.buffers.held import Held, Watched, device_homes, read_all, read_held, unwatched
+from sofed_flwr.analysis.buffers.held import Held, device_homes, read_all, read_held
 from sofed_flwr.analysis.buffers.sheet import sheets
 from sofed_flwr.analysis.charts.contact_sheet import png
 from sofed_flwr.analysis.report.buffers import holdings, pictures
@@ -18,7 +18,7 @@ from sofed_flwr.storage.atomic_files import SECRET, write_atomically
 from sofed_flwr.storage.plain_files import refuse_links
 
 
-def inspect(path: Path, out: Path, watched: Watched = unwatched) -> list[str]:
+def inspect(path: Path, out: Path) -> list[str]:
     """Write `out` and its .png; what they show, one line per device."""
     if out.suffix != ".html":
         raise ConfigError(f"--out={out}: the page is a file whose name ends in .html")
@@ -27,12 +27,12 @@ def inspect(path: Path, out: Path, watched: Watched = unwatched) -> list[str]:
     for home in homes:
         if out.resolve().is_relative_to(home.resolve()):
             raise ConfigError(f"--out={out}: lies in a device's state, which is only read; choose another place")
-    held = [read_held(homes[0])] if len(homes) == 1 else read_all(homes, watched)
+    held = [read_held(homes[0])] if len(homes) == 1 else read_all(homes)
     if not any(map(len, held)):
         raise ConfigError(f"{path}: none of {len(homes)} buffers holds an image that can be read")
     name = f"device {held[0].device}" if len(homes) == 1 else one_line(path.resolve().name, 100)
     run = {name: read_run(path)} if (path / "config.yaml").is_file() else {}
-    drawn = sheets(held, watched)
+    drawn = sheets(held)
     sections = [holdings({name: held}), *([turnover(run)] if run else []), pictures(drawn)]
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, document(f"Buffers of {name}", sections).encode(), SECRET)

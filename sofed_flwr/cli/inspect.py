@@ -17,8 +17,7 @@ def inspect(
     """Show the images in the buffers of a simulation, or of the device this is typed on; nothing is sent anywhere."""
     with exit_codes():
         from sofed_flwr.analysis.inspect import inspect as look
-        from sofed_flwr.launch.watched import watched
 
-        for line in look(path, out, watched):
+        for line in look(path, out):
             typer.echo(line)
         typer.echo(f"{out} and {out.with_suffix('.png')} hold images of the devices: only you can read them")

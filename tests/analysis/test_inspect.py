@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from sofed_flwr.analysis.buffers.duplicates import near_duplicates
 from sofed_flwr.analysis.buffers.held import read_held
 from sofed_flwr.analysis.buffers.sheet import _thumbnails, order
-from sofed_flwr.analysis.charts.contact_sheet import FRAME, GAP, HEADING, SIDE, Album, Picture, draw, png
+from sofed_flwr.analysis.charts.contact_sheet import FRAME, GAP, HEADING, SIDE, Picture, draw, png
 from sofed_flwr.analysis.charts.panels import COLOURS, Histogram
 from sofed_flwr.analysis.report import turnover
 from sofed_flwr.analysis.report.read import read_run
@@ -200,7 +200,7 @@ def test_nothing_is_written_into_a_state_directory(home: Path) -> None:
 def test_a_sheet_has_every_pixel_in_its_place() -> None:
     ramp = np.arange(SIDE * SIDE * 3).reshape(SIDE, SIDE, 3).astype(np.uint8)
     small = np.full((4, 8, 3), 77, np.uint8)
-    sheet = draw(Album("two", [Picture(ramp, "0.500 · 3"), Picture(small, "$x$", mark=1)]))
+    sheet = draw("two", [Picture(ramp, "0.500 · 3"), Picture(small, "$x$", mark=1)])
     top, left = HEADING + FRAME, GAP + FRAME
     assert (sheet[top : top + SIDE, left : left + SIDE] == ramp).all()
     left += SIDE + 2 * FRAME + GAP

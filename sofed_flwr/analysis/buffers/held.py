@@ -7,32 +7,24 @@ round, if not the last then the one before it.
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from sofed_flwr.analysis.buffers.duplicates import near_duplicates
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
+from sofed_flwr.launch.watched import watched
 from sofed_flwr.storage.buffer_state import HeldImages, buffer_of
 from sofed_flwr.storage.generations import Generation, Store
 
 MOST_DEVICES = 8
 """Of a run that are read: a page with more is not looked through."""
 
-Watched = Callable[[Sequence[Any], str], Iterable[Any]]
-"""Shows how far things are (`launch/watched.py`)."""
-
 log = logging.getLogger(__name__)
-
-
-def unwatched(items: Sequence[Any], what: str) -> Sequence[Any]:
-    """Without a progress bar."""
-    return items
 
 
 @dataclass(frozen=True)
@@ -103,7 +95,7 @@ def read_held(home: Path) -> Held:
     return Held(int(device) if re.fullmatch("[0-9]{1,9}", device) else 0, now, before[0] if before else None)
 
 
-def read_all(homes: Sequence[Path], watched: Watched = unwatched) -> list[Held]:
+def read_all(homes: Sequence[Path]) -> list[Held]:
     """The first devices; what cannot be read is left out with a warning."""
     held = []
     for home in watched(homes[:MOST_DEVICES], "reading buffers"):

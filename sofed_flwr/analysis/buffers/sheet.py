@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sofed_flwr.analysis.buffers.held import Held, Watched, unwatched
-from sofed_flwr.analysis.charts.contact_sheet import SIDE, Album, Picture, draw
+from sofed_flwr.analysis.buffers.held import Held
+from sofed_flwr.analysis.charts.contact_sheet import SIDE, Picture, draw
 from sofed_flwr.core.records import Pixels
+from sofed_flwr.launch.watched import watched
 from sofed_flwr.views.pixels import unit_range
 
 MOST_IMAGES = 400
@@ -23,9 +24,9 @@ class Sheet(NamedTuple):
     pixels: Pixels
 
 
-def sheets(buffers: Sequence[Held], watched: Watched = unwatched) -> list[Sheet]:
+def sheets(buffers: Sequence[Held]) -> list[Sheet]:
     """Of the devices that hold any images."""
-    return [Sheet(held.device, draw(_album(held))) for held in watched(buffers, "drawing") if len(held)]
+    return [Sheet(held.device, _drawn(held)) for held in watched(buffers, "drawing") if len(held)]
 
 
 def order(held: Held) -> list[int]:
@@ -34,19 +35,18 @@ def order(held: Held) -> list[int]:
     return sorted(range(len(held)), key=lambda place: (-float(scores[place]), int(held.now.ages[place])))
 
 
-def _album(held: Held) -> Album:
+def _drawn(held: Held) -> Pixels:
     places = order(held)[:MOST_IMAGES]
     group_of = {place: number for number, group in enumerate(held.duplicates, start=1) for place in group}
-    captions = [_caption(held, place, group_of.get(place)) for place in places]
     small = _thumbnails(held.now.images[torch.tensor(places)])
     pictures = [
-        Picture(pixels, caption, group_of.get(place))
-        for pixels, caption, place in zip(small, captions, places, strict=True)
+        Picture(pixels, _caption(held, place, group_of.get(place)), group_of.get(place))
+        for pixels, place in zip(small, places, strict=True)
     ]
     count = f"the first {len(places)} of {len(held)} images" if len(places) < len(held) else f"{len(held)} images"
     below = "score · age in iterations" if len(held.scores) else "age in iterations"
     marks = " · ≈ near-duplicates" if group_of else ""
-    return Album(f"device {held.device}, round {held.now.round}, {count}: {below}{marks}", pictures)
+    return draw(f"device {held.device}, round {held.now.round}, {count}: {below}{marks}", pictures)
 
 
 def _caption(held: Held, place: int, group: int | None) -> str:

@@ -23,6 +23,8 @@ SIDE = 96
 """Pixels of a picture's longer side."""
 FRAME, GAP, CAPTION, HEADING = 3, 6, 20, 40
 """Pixels: around a picture, between two of them, for the text below one and above all."""
+BOX = SIDE + 2 * FRAME
+PITCH = BOX + GAP
 COLUMNS, FEWEST_COLUMNS = 16, 6
 """Pictures side by side, at most; and the room for so many that a heading needs."""
 DPI = 100
@@ -36,32 +38,18 @@ class Picture(NamedTuple):
     mark: int | None = None
 
 
-class Album(NamedTuple):
-    """Pictures under one heading."""
-
-    heading: str
-    pictures: Sequence[Picture]
-
-
-class _Text(NamedTuple):
-    x: float
-    y: float
-    text: str
-    size: float
-
-
-def draw(album: Album) -> Pixels:
-    """The sheet of one album, (H, W, 3)."""
-    columns = min(COLUMNS, len(album.pictures))
-    rows = math.ceil(len(album.pictures) / columns)
-    width = max(columns, FEWEST_COLUMNS) * _pitch() + GAP
-    canvas = np.full((HEADING + rows * (_pitch() + CAPTION), width, 3), 255, np.uint8)
-    texts = [_Text(GAP + FRAME, HEADING / 2, album.heading, 11)]
-    for number, picture in enumerate(album.pictures):
+def draw(heading: str, pictures: Sequence[Picture]) -> Pixels:
+    """The sheet of all pictures, (H, W, 3)."""
+    columns = min(COLUMNS, len(pictures))
+    rows = math.ceil(len(pictures) / columns)
+    width = max(columns, FEWEST_COLUMNS) * PITCH + GAP
+    canvas = np.full((HEADING + rows * (PITCH + CAPTION), width, 3), 255, np.uint8)
+    texts = [(GAP + FRAME, HEADING / 2, heading, 11.0)]
+    for number, picture in enumerate(pictures):
         row, column = divmod(number, columns)
-        top, left = HEADING + row * (_pitch() + CAPTION), GAP + column * _pitch()
-        _place(picture, canvas[top : top + _box(), left : left + _box()])
-        texts.append(_Text(left + FRAME, top + _box() + CAPTION / 2, picture.caption, 7.5))
+        top, left = HEADING + row * (PITCH + CAPTION), GAP + column * PITCH
+        _place(picture, canvas[top : top + BOX, left : left + BOX])
+        texts.append((left + FRAME, top + BOX + CAPTION / 2, picture.caption, 7.5))
     return _written(canvas, texts)
 
 
@@ -83,15 +71,8 @@ def _place(picture: Picture, box: Pixels) -> None:
     box[top : top + height, left : left + width] = picture.pixels
 
 
-def _box() -> int:
-    return SIDE + 2 * FRAME
-
-
-def _pitch() -> int:
-    return _box() + GAP
-
-
-def _written(canvas: Pixels, texts: Sequence[_Text]) -> Pixels:
+def _written(canvas: Pixels, texts: Sequence[tuple[float, float, str, float]]) -> Pixels:
+    """With texts of a size at x and y."""
     height, width, _ = canvas.shape
     with matplotlib.rc_context({"text.parse_math": False}):
         figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
