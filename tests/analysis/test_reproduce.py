@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 
 from sofed_flwr.analysis.reproduce.grid import cells, find_table, tables
 from sofed_flwr.analysis.reproduce.order import order
-from sofed_flwr.analysis.reproduce.plan import plan
+from sofed_flwr.analysis.reproduce.plan import place, plan
 from sofed_flwr.analysis.reproduce.results import markdown
-from sofed_flwr.analysis.reproduce.runs import place
 from sofed_flwr.analysis.reproduce.table import reproduce
 from sofed_flwr.cli.main import app
 from sofed_flwr.config.compose import compose

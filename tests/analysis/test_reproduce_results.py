@@ -10,6 +10,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from sofed_flwr.analysis.reproduce.records import read_earlier, read_summary
+from sofed_flwr.analysis.reproduce.results import paired_difference
 from sofed_flwr.cli.main import app
 from sofed_flwr.core.errors import DamagedFileError, RunFailed
 from sofed_flwr.storage.metrics_log import RunLog
@@ -84,6 +85,14 @@ def test_finished_cells_stay_when_fewer_are_ordered(command: Command) -> None:
     drawn = Path(f"results/{TABLE}_smoke.svg").read_text()
     assert drawn.count("Gray scale") > 0
     assert drawn.count("Horizontal flipping") > 0
+
+
+def test_a_difference_is_paired_by_seed_with_students_interval() -> None:
+    """Differences 10, 20, 30: mean 20, deviation 10, and 4.303 * 10 / sqrt(3) = 24.84."""
+    row, first = {0: 11.0, 1: 22.0, 2: 33.0, 7: 99.0}, {0: 1.0, 1: 2.0, 2: 3.0}
+    assert paired_difference(row, first) == "+20.0 ± 24.8"
+    assert paired_difference({3: 1.0}, {3: 2.5}) == "-1.5"
+    assert paired_difference({0: 1.0}, {1: 1.0}) == ""
 
 
 def test_differences_are_to_the_first_row_that_was_run(command: Command) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -126,7 +126,7 @@ def find_table(name: str) -> Table:
     return known[name]
 
 
-def cells(table: Table, scale: str, seeds: int, data: Mapping[str, str], more: list[str]) -> Iterator[Cell]:
+def cells(table: Table, scale: str, seeds: int, data: Mapping[str, str], more: Sequence[str]) -> Iterator[Cell]:
     """Every run of the table, seed by seed, so that a grid that is stopped early has whole seeds.
 
     `data` replaces datasets by .npz files, by name; `more` are the user's own overrides, which win.

@@ -31,9 +31,13 @@ class Order:
     @cached_property
     def cells(self) -> list[Cell]:
         """Its runs."""
-        every = list(cells(self.table, self.scale, self.seeds, self.data, list(self.more)))
+        every = self.grid(self.seeds)
         wanted = {cell.name for part in self.only for cell in _called(part.lower(), every)}
         return [cell for cell in every if not self.only or cell.name in wanted]
+
+    def grid(self, seeds: int) -> list[Cell]:
+        """Every run of the table, also those that were not ordered."""
+        return list(cells(self.table, self.scale, seeds, self.data, self.more))
 
     @property
     def stem(self) -> str:

@@ -1,5 +1,11 @@
-"""What an order would run and how long it would take, without running it."""
+"""What an order would run, where, and how long it would take, without running it.
 
+A run's directory is named after everything that decides its result, so tables share the runs they have in common
+(SOFed's row of Table 1 is a row of Tables 3, 5 and 6), and a changed setting is another run.
+"""
+
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +14,9 @@ from statistics import mean
 from sofed_flwr.analysis.reproduce.grid import Cell, cells, tables
 from sofed_flwr.analysis.reproduce.order import Order
 from sofed_flwr.analysis.reproduce.records import read_earlier
-from sofed_flwr.analysis.reproduce.runs import place
 from sofed_flwr.config.schema import RunConfig
 from sofed_flwr.models.accelerator import torch_device
+from sofed_flwr.storage.run_directory import RunDirectory
 from sofed_flwr.storage.summary_file import read_summary
 
 START = 20.0
@@ -66,6 +72,20 @@ def plan(wanted: Order, results: Path, runs: Path) -> Plan:
         ],
         len(known),
     )
+
+
+def place(config: RunConfig, runs: Path) -> RunDirectory:
+    """Directory of a cell's run, which may not exist yet."""
+    parts = [config.choices[group] for group in ("method", "policy", "dataset")]
+    return RunDirectory(runs.resolve() / "-".join([*parts, f"seed{config.seed}", _fingerprint(config)]))
+
+
+def _fingerprint(config: RunConfig) -> str:
+    """Of what decides the result. A key that came later has a default in the schema, and counts once it is used."""
+    fields = RunConfig.model_fields.items()
+    unused = {name for name, field in fields if not field.is_required() and getattr(config, name) == field.default}
+    content = config.model_dump(exclude=RunConfig.no_effect_on_result() | unused)
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _stated(config: RunConfig, scale: str) -> float:

@@ -81,7 +81,7 @@ def read_earlier(file: Path) -> Earlier:
 def record(cell: Cell, directory: RunDirectory, table: Table, failure: str | None = None) -> RunRecord:
     """Read everything that a table shows from a run's directory."""
     summary = None if failure else read_summary(directory.summary)
-    ours: dict[str, Any] = {"seconds": None, "values": {}, "untrained": {}, "curves": {}, "traces": []}
+    ours: dict[str, Any] = {}
     if summary:
         read_off = {column.name: column.value for column in table.columns if column.name in cell.columns}
         ours = {

@@ -1,19 +1,26 @@
-"""Results of a grid beside the paper's: plain data, JSON and markdown."""
+"""Results of a grid beside the paper's: plain data, JSON and markdown.
+
+Two rows of one seed share data order, initial weights and label subsets, so their difference varies less than either:
+differences to the first row that was run are paired by seed.
+"""
 
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from math import sqrt
 from statistics import mean, stdev
 from typing import Any
 from urllib.parse import quote
 
-from sofed_flwr.analysis.reproduce.differences import paired_difference
 from sofed_flwr.analysis.reproduce.grid import Column, Line, Table
 from sofed_flwr.analysis.reproduce.records import RunRecord
 from sofed_flwr.core.markdown import markdown_table
 
 Results = dict[str, Any]
+
+STUDENT_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Quantiles at 97.5 % for 1 to 9 degrees of freedom; beyond, the last one errs on the safe side."""
 
 
 def collect(
@@ -95,19 +102,26 @@ def _cell(
     runs: Sequence[RunRecord],
     batch_time: Mapping[str, float],
 ) -> dict[str, Any]:
-    if column.value == "batch_time":
-        ours = [batch_time[row.name]] if row.name in batch_time else []
-    else:
-        ours = list(_by_seed(row.name, column, runs).values())
-    difference = paired_difference(_by_seed(row.name, column, runs), _by_seed(reference, column, runs))
+    values = _by_seed(row.name, column, runs)
+    timed = [batch_time[row.name]] if row.name in batch_time else []
     return {
         "row": row.name,
         "column": column.name,
         "value": column.value,
-        "ours": ours,
-        "difference": "" if difference is None else str(difference),
+        "ours": timed if column.value == "batch_time" else list(values.values()),
+        "difference": paired_difference(values, _by_seed(reference, column, runs)),
         "paper": paper,
     }
+
+
+def paired_difference(row: Mapping[int, float], first: Mapping[int, float]) -> str:
+    """Mean over the seeds that both have, with its 95 % interval; one seed has none, no common one no difference."""
+    differences = [row[seed] - first[seed] for seed in sorted(row.keys() & first.keys())]
+    count = len(differences)
+    if count < 2:
+        return "".join(f"{difference:+.1f}" for difference in differences)
+    margin = STUDENT_T[min(count - 1, len(STUDENT_T)) - 1] * stdev(differences) / sqrt(count)
+    return f"{mean(differences):+.1f} ± {margin:.1f}"
 
 
 def _by_seed(row: str, column: Column, runs: Sequence[RunRecord]) -> dict[int, float]:

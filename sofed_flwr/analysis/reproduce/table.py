@@ -1,4 +1,7 @@
-"""`sofed reproduce`: a table of the paper, cell by cell; results are on disk after every cell."""
+"""`sofed reproduce`: a table of the paper, cell by cell; results are on disk after every cell.
+
+It can be stopped and started again: finished cells are skipped, an unfinished one is resumed.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,17 +10,20 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from sofed_flwr.analysis.reproduce.grid import Cell, cells
+from sofed_flwr.analysis.reproduce.grid import Cell
 from sofed_flwr.analysis.reproduce.order import Order
-from sofed_flwr.analysis.reproduce.plan import in_words
+from sofed_flwr.analysis.reproduce.plan import in_words, place
 from sofed_flwr.analysis.reproduce.plot import draw
 from sofed_flwr.analysis.reproduce.records import Earlier, RunRecord, merged, read_earlier, record
 from sofed_flwr.analysis.reproduce.results import Results, collect, machine, markdown
-from sofed_flwr.analysis.reproduce.runs import Simulate, perform, place
 from sofed_flwr.analysis.reproduce.timing import batch_seconds
+from sofed_flwr.config.override_text import quoted
+from sofed_flwr.core.errors import ConfigError, InterruptedRunError, RunFailed
+from sofed_flwr.core.redaction import one_line
 from sofed_flwr.storage.atomic_files import write_atomically
 from sofed_flwr.storage.run_directory import RunDirectory
-from sofed_flwr.storage.summary_file import read_summary
+
+Simulate = Callable[[Sequence[str]], Any]
 
 TIMED_ITERATIONS = 120
 """More than the longest lazy interval, so that every interval's rescoring is in the mean."""
@@ -29,8 +35,9 @@ def reproduce(
     """Run what is missing, `jobs` cells at a time; results are written after every cell, so a stop loses nothing."""
     earlier = read_earlier(results / f"{wanted.stem}.json")
     found = [(cell, place(cell.config, runs)) for cell in wanted.cells]
-    records = [record(cell, home, wanted.table) for cell, home in found if read_summary(home.summary)]
-    todo = [(cell, home) for cell, home in found if not read_summary(home.summary)]
+    read = [(cell, home, record(cell, home, wanted.table)) for cell, home in found]
+    records = [run for _, _, run in read if run.finished]
+    todo = [(cell, home) for cell, home, run in read if not run.finished]
     began = monotonic()
     for number, (cell, home, failure) in enumerate(_performed(todo, simulate, announce, jobs), start=1):
         records.append(record(cell, home, wanted.table, failure))
@@ -52,7 +59,7 @@ def _performed(
     def run(item: tuple[Cell, RunDirectory]) -> tuple[Cell, RunDirectory, str | None]:
         cell, home = item
         announce(f"running {cell}")
-        return cell, home, perform(cell, home, simulate)
+        return cell, home, _perform(cell, home, simulate)
 
     if jobs == 1:  # in this thread, so that Ctrl-C reaches the run itself
         yield from map(run, todo)
@@ -65,6 +72,18 @@ def _performed(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+def _perform(cell: Cell, directory: RunDirectory, simulate: Simulate) -> str | None:
+    """Run a cell, from its last committed round if there is one; a failure is returned as text."""
+    where = f"{'resume' if directory.config.exists() else 'out'}={quoted(str(directory.path))}"
+    try:
+        simulate([*cell.overrides, where])
+    except (ConfigError, RunFailed) as error:
+        return one_line(str(error))
+    except InterruptedRunError as error:
+        raise InterruptedRunError("interrupted; the same command continues where it stopped") from error
+    return None
+
+
 def _write(
     wanted: Order, earlier: Earlier, records: Sequence[RunRecord], seconds: Mapping[str, float], folder: Path
 ) -> Results:
@@ -74,7 +93,7 @@ def _write(
         "commands": list(dict.fromkeys([*earlier.commands, wanted.command])),
         "machines": list(dict.fromkeys([*earlier.machines, machine()])),
     }
-    grid = list(cells(wanted.table, wanted.scale, _seeds(wanted, earlier), wanted.data, list(wanted.more)))
+    grid = wanted.grid(max([wanted.seeds, *(run.seed + 1 for run in earlier.runs)]))
     content = collect(wanted.table, merged(earlier.runs, records, grid), seconds, facts)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{wanted.stem}.json", (json.dumps(content, indent=1) + "\n").encode())
@@ -82,17 +101,12 @@ def _write(
     return content
 
 
-def _seeds(wanted: Order, earlier: Earlier) -> int:
-    return max([wanted.seeds, *(run.seed + 1 for run in earlier.runs)])
-
-
 def _time_rows(wanted: Order, earlier: Earlier, announce: Callable[[str], None]) -> dict[str, float]:
     """Seconds per batch of every row, all in one measurement, or as an earlier one left them."""
     rows = {cell.row for cell in wanted.cells} | earlier.batch_seconds.keys()
     if rows == earlier.batch_seconds.keys():
         return earlier.batch_seconds
-    grid = cells(wanted.table, wanted.scale, 1, wanted.data, list(wanted.more))
-    configs = {cell.row: cell.config for cell in reversed(list(grid)) if cell.row in rows}
+    configs = {cell.row: cell.config for cell in reversed(wanted.grid(seeds=1)) if cell.row in rows}
     announce("measuring seconds per batch, all rows in turn")
     return batch_seconds(configs, TIMED_ITERATIONS)
 
