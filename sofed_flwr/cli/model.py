@@ -132,7 +132,7 @@ def _predictor(path: Path) -> "Predictor":
 
 
 def _print(predictions: "list[Prediction]", form: str) -> None:
-    from sofed_flwr.classifier import prediction_formats as formats
+    from sofed_flwr.classifier import predictions as formats
     from sofed_flwr.launch.progress import console, plain_table
 
     if form == "table":

@@ -13,8 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from sofed_flwr.classifier import predictions
-from sofed_flwr.classifier.prediction_formats import as_csv, as_json, as_rows
-from sofed_flwr.classifier.predictions import Prediction, find_files, predict_files
+from sofed_flwr.classifier.predictions import Prediction, as_csv, as_json, as_rows, find_files, predict_files
 from sofed_flwr.core.errors import ConfigError
 from tests.support.frames import BAD
 
