@@ -7,15 +7,14 @@ dataset is decoded again.
 """
 
 import hashlib
-import json
 import logging
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from sofed_flwr.core.errors import DamagedCacheError
 from sofed_flwr.core.records import LabeledImages, Split
@@ -32,7 +31,8 @@ LAYOUT = 3
 """Version of the files in a cached folder; part of its name, so that an older one is never misread."""
 
 
-class Written(NamedTuple):
+@dataclass(frozen=True)
+class Written:
     """A file as it was written."""
 
     bytes: int
@@ -51,64 +51,41 @@ def open_split(dataset: Dataset, thorough: bool = True) -> Split:
     name = hashlib.sha256(os.fsencode(f"{LAYOUT}:{dataset.fingerprint()}")).hexdigest()[:16]
     folder = cache_root() / name
     try:
-        return _mapped(folder, thorough)
+        return _mapped(folder, digests=thorough)
     except DamagedCacheError as error:
         if folder.exists():
             log.warning("%s", error)
     with locked(folder.with_name(f"{name}.lock")):
         try:
-            _compare_digests(folder)  # another process may have filled it meanwhile
+            _mapped(folder, digests=True, times=False)  # another process may have filled it meanwhile
             _write_manifest(folder)  # the same bytes with other times: a copy
         except DamagedCacheError:
             _fill(folder, dataset.load())
         except OSError as error:
             raise unwritable(folder, error) from error
-        return _mapped(folder, thorough=False)
+        return _mapped(folder, digests=False)
 
 
-def _mapped(folder: Path, thorough: bool) -> Split:
-    if thorough:
-        _compare_digests(folder)
-    for file, written in _manifest(folder).items():
-        status = _status(folder / file)
-        if (status.st_size, status.st_mtime_ns) != (written.bytes, written.mtime_ns):
-            raise DamagedCacheError(f"{folder / file} has changed since it was written")
+def _mapped(folder: Path, digests: bool, times: bool = True) -> Split:
+    """The arrays, if their files are those of the manifest, by size, and by digests or times if wanted."""
     try:
+        manifest = MANIFESTS.validate_json((folder / MANIFEST).read_bytes())
+        if manifest.keys() != {f"{half}_{part}.npy" for half in HALVES for part in PARTS}:
+            raise DamagedCacheError(f"{folder / MANIFEST} names other files")
+        for name, written in manifest.items():
+            file, status = folder / name, (folder / name).stat()
+            same_time = not times or status.st_mtime_ns == written.mtime_ns
+            if status.st_size != written.bytes or not same_time or (digests and _digest(file) != written.blake2b):
+                raise DamagedCacheError(f"{file} has changed since it was written")
         halves = [[np.load(folder / f"{half}_{part}.npy", mmap_mode="r") for part in PARTS] for half in HALVES]
     except (OSError, ValueError, EOFError) as error:
-        raise DamagedCacheError(f"{folder}: {error}") from error
+        raise DamagedCacheError(f"{folder} cannot be read ({type(error).__name__})") from error
     return Split(*(LabeledImages(*arrays) for arrays in halves))
 
 
-def _compare_digests(folder: Path) -> None:
-    for file, written in _manifest(folder).items():
-        if _status(folder / file).st_size != written.bytes or _digest(folder / file) != written.blake2b:
-            raise DamagedCacheError(f"{folder / file} is damaged")
-
-
-def _manifest(folder: Path) -> dict[str, Written]:
-    try:
-        manifest = MANIFESTS.validate_json((folder / MANIFEST).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise DamagedCacheError(f"{folder / MANIFEST} cannot be read") from error
-    if manifest.keys() != {f"{half}_{part}.npy" for half in HALVES for part in PARTS}:
-        raise DamagedCacheError(f"{folder / MANIFEST} names other files")
-    return manifest
-
-
-def _status(file: Path) -> os.stat_result:
-    try:
-        return file.stat()
-    except OSError as error:
-        raise DamagedCacheError(f"{file} cannot be read") from error
-
-
 def _digest(file: Path) -> str:
-    try:
-        with file.open("rb") as content:
-            return hashlib.file_digest(content, "blake2b").hexdigest()
-    except OSError as error:
-        raise DamagedCacheError(f"{file} cannot be read") from error
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "blake2b").hexdigest()
 
 
 def _fill(folder: Path, split: Split) -> None:
@@ -136,8 +113,8 @@ def _write_manifest(folder: Path) -> None:
     manifest = {}
     for file in sorted(folder.glob("*.npy")):
         status = file.stat()
-        manifest[file.name] = Written(status.st_size, status.st_mtime_ns, _digest(file))._asdict()
-    write_atomically(folder / MANIFEST, json.dumps(manifest).encode())
+        manifest[file.name] = Written(status.st_size, status.st_mtime_ns, _digest(file))
+    write_atomically(folder / MANIFEST, MANIFESTS.dump_json(manifest))
 
 
 def _remove(path: Path) -> None:
