@@ -14,7 +14,7 @@ from sofed_flwr.core.errors import ConfigError, DeviceError
 from sofed_flwr.core.records import Indices, Labels, Pixels, Split
 from sofed_flwr.datasets.base import Dataset
 from sofed_flwr.datasets.cache import open_split
-from sofed_flwr.datasets.ordering import stc_order
+from sofed_flwr.datasets.partition import stc_order
 from sofed_flwr.datasets.subset import Subset
 from sofed_flwr.device.buffer import Buffer
 from sofed_flwr.device.node_config import Node

@@ -1,8 +1,8 @@
 """Which images each simulated client owns: every image exactly once.
 
 A partitioner is called with the labels, the number of clients and a generator, and returns one array of indices per
-client; `datasets/ordering.py` then orders each client's share as a stream. Partitioners may use labels; clients
-never see them.
+client; `stc_order` then orders each client's share as a temporally correlated stream: STC is the number of consecutive
+images of one class (paper, sec. IV-A). Partitioners may use labels; clients never see them.
 """
 
 from typing import Annotated
@@ -12,9 +12,20 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from sofed_flwr.core.records import Indices, Labels
-from sofed_flwr.datasets.ordering import stc_order
 
 ATTEMPTS = 1000
+
+
+def stc_order(labels: Labels, stc: int, rng: np.random.Generator) -> Indices:
+    """Positions 0 .. n-1 as same-class blocks of `stc` images, blocks in random order; each position exactly once.
+
+    A class whose size is no multiple of `stc` ends in one shorter block. Two blocks of a class may meet by chance.
+    """
+    blocks: list[Indices] = []
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        blocks += np.split(members, range(stc, len(members), stc))
+    return np.concatenate([blocks[i] for i in rng.permutation(len(blocks))])
 
 
 @dataclass(frozen=True)

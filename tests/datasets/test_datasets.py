@@ -13,8 +13,7 @@ from sofed_flwr.core.records import Labels
 from sofed_flwr.datasets import cache
 from sofed_flwr.datasets.cache import open_split
 from sofed_flwr.datasets.npz import Npz
-from sofed_flwr.datasets.ordering import stc_order
-from sofed_flwr.datasets.partition import IID, Blocks, ByClass, Dirichlet
+from sofed_flwr.datasets.partition import IID, Blocks, ByClass, Dirichlet, stc_order
 from sofed_flwr.datasets.shapes import CLASS_NAMES, Shapes
 from sofed_flwr.datasets.subset import proportional
 from tests.datasets.test_folder import save_image
