@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sofed_flwr.fleet.provision.build import provision
+from sofed_flwr.fleet.provision.render import superlink_unit
 from sofed_flwr.fleet.provision.site import Site
-from sofed_flwr.fleet.provision.units import superlink_unit
 
 UNITS = ["server/sofed-superlink.service", "device-0/sofed-supernode.service", "device-0/sofed-collect.service"]
 EXPOSURE = {"sofed-superlink": 2.5, "sofed-supernode": 2.0, "sofed-collect": 1.2}
@@ -66,6 +66,7 @@ def test_a_percent_sign_and_spaces_in_a_path_are_taken_as_they_are() -> None:
     assert 'ExecStart="/srv/a b/100%%h/start.sh"' in unit
     assert "WorkingDirectory=/srv/a b/100%%h" in unit
     assert "User=jo%%n" in unit
+    assert "WorkingDirectory=/srv/@USER@" in superlink_unit("/srv/@USER@", "root").decode()
 
 
 def test_the_user_is_the_one_who_provisions_whatever_the_environment_says(

@@ -68,3 +68,9 @@ def test_a_run_without_a_clone_takes_a_users_own_yaml_and_code_and_leaves_an_enc
     run(installed / "sofed", "report", encoder.parent, cwd=tmp_path)
     assert "<h2>Overview" in (encoder.parent / "report.html").read_text(), "the wheel holds page.html"
     assert "table3_policies" in run(installed / "sofed", "reproduce", "--list", cwd=tmp_path)
+
+
+def test_a_wheel_holds_the_templates_of_a_site(installed: Path, tmp_path: Path) -> None:
+    said = run(installed / "sofed", "provision", "site", "--host", "localhost", "--devices", "1", cwd=tmp_path)
+    assert "holds a server and 1 devices" in said
+    assert (tmp_path / "site" / "device-0" / "sofed-supernode.service").is_file()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sofed_flwr.fleet.provision.site import Site
-from sofed_flwr.fleet.provision.units import RESTART_SECONDS
 from tests.support.fleet_processes import Program, end, free_port, processes, supernode_command
 
 LOG_TASKS = '''
@@ -61,6 +60,8 @@ class Node:
             "PYTHONPATH": os.pathsep.join([str(code), os.environ.get("PYTHONPATH", "")]),
         }
         self.program = Program(command, folder / f"device-{number}.log", **environment)
+        unit = (site.device(number) / "sofed-supernode.service").read_text()
+        self._restart_s = float(unit.partition("RestartSec=")[2].split()[0])
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, daemon=True)
 
@@ -105,7 +106,7 @@ class Node:
         while not self._stopping.is_set():
             process = self.program.process
             assert process is not None
-            if process.poll() is not None and not self._stopping.wait(RESTART_SECONDS):
+            if process.poll() is not None and not self._stopping.wait(self._restart_s):
                 self.program.start()
             self._stopping.wait(0.2)
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sofed_flwr.core.errors import ConfigError
-from sofed_flwr.fleet.provision import certificates, scripts, units
+from sofed_flwr.fleet.provision import certificates
 from sofed_flwr.fleet.provision.certify import certify
 from sofed_flwr.fleet.provision.files import PROGRAM, PUBLIC, folder, once, write
 from sofed_flwr.fleet.provision.hosts import bracketed, refuse_bad_host
 from sofed_flwr.fleet.provision.place import claimed, resolved
+from sofed_flwr.fleet.provision.render import rendered, start_script, superlink_unit
 from sofed_flwr.fleet.provision.settings import settings
 from sofed_flwr.fleet.provision.site import CONNECTION, Site
 from sofed_flwr.storage.atomic_files import SECRET
@@ -114,9 +115,8 @@ def _write_settings(site: Site, hosts: Sequence[str], port: int, control_port: i
 
 
 def _write_server(site: Site, insecure: bool) -> None:
-    write(site.server / "start.sh", scripts.start_server(insecure), PROGRAM)
-    unit = units.superlink_unit(str(site.server), _user())
-    write(site.server / "sofed-superlink.service", unit, PUBLIC)
+    write(site.server / "start.sh", start_script("server", insecure), PROGRAM)
+    write(site.server / "sofed-superlink.service", superlink_unit(str(site.server), _user()), PUBLIC)
     folder(site.server / "keys")
     write(folder(site.server / "flower") / "config.toml", connection(site, insecure), PUBLIC)
 
@@ -135,12 +135,12 @@ def _write_device(site: Site, number: int, insecure: bool) -> None:
     folder(place)
     values = {"SOFED_DEVICE": str(number), "SOFED_SUPERLINK": site.settings["SOFED_SUPERLINK"], **DEVICE_SETTINGS}
     once(place / "sofed.env", lambda: DEVICE_NOTE + settings(values), PUBLIC)
-    write(place / "start.sh", scripts.start_device(insecure), PROGRAM)
-    write(place / "collect.sh", scripts.COLLECT.encode(), PROGRAM)
-    write(place / "install.sh", scripts.INSTALL.encode(), PROGRAM)
-    write(folder(place / "bin") / "flwr-clientapp", scripts.CLIENTAPP.encode(), PROGRAM)
-    write(place / "sofed-supernode.service", units.SUPERNODE_UNIT.encode(), PUBLIC)
-    write(place / "sofed-collect.service", units.COLLECT_UNIT.encode(), PUBLIC)
+    write(place / "start.sh", start_script("device", insecure), PROGRAM)
+    for name in ("collect.sh", "install.sh"):
+        write(place / name, rendered(name), PROGRAM)
+    write(folder(place / "bin") / "flwr-clientapp", rendered("flwr-clientapp"), PROGRAM)
+    for name in ("sofed-supernode.service", "sofed-collect.service"):
+        write(place / name, rendered(name), PUBLIC)
     if not insecure:
         write(place / "ca.crt", (site.server / "ca.crt").read_bytes(), PUBLIC)
         _write_keys(site, number)
