@@ -41,12 +41,8 @@ class Classifier(nn.Module):
         self.head = head.requires_grad_(False)
         self.classes = tuple(classes)
         self.facts = facts
+        self.image_size = encoder.image_size
         self.eval()
-
-    @property
-    def image_size(self) -> tuple[int, int] | None:
-        """Height and width of the images it was trained for."""
-        return self.encoder.image_size
 
     @torch.inference_mode()
     def probabilities(self, images: Images) -> Tensor:

@@ -50,7 +50,10 @@ def export_onnx(
     model: Model, out: Path, layout: Layout, material: Material | None, int8: bool, step: Callable[[str], None]
 ) -> Exported:
     """Write `out`, or nothing; without material, images are generated. `step` is told what is being done."""
-    size = _image_size(model, out)
+    if out.suffix != SUFFIX or out.is_dir():
+        raise ConfigError(f"--out {out}: expected a file whose name ends with {SUFFIX}")
+    if (size := model.image_size) is None:
+        raise ConfigError("the model does not say the size of its images, which an ONNX graph must have")
     made = generated(size)
     given = material or Material(made, made, None)
     step("writing the ONNX graph")
@@ -89,15 +92,6 @@ def generated(image_size: tuple[int, int]) -> Pixels:
     images = render_shapes(PARITY_IMAGES, numpy_generator(0, "images of an export")).images
     rows, columns = (np.arange(side) * own // side for side, own in zip(image_size, images.shape[2:], strict=True))
     return images[:, :, rows][:, :, :, columns]
-
-
-def _image_size(model: Model, out: Path) -> tuple[int, int]:
-    """What would fail at the end fails here."""
-    if out.suffix != SUFFIX or out.is_dir():
-        raise ConfigError(f"--out {out}: expected a file whose name ends with {SUFFIX}")
-    if model.image_size is None:
-        raise ConfigError("the model does not say the size of its images, which an ONNX graph must have")
-    return model.image_size
 
 
 def _difference(fp32: Measured, int8: Measured) -> str:

@@ -37,14 +37,9 @@ class OnnxModel:
         except Exception as error:  # onnxruntime's own classes
             raise DamagedFileError(one_line(f"{name} cannot be run by onnxruntime ({str(error)[:200]})")) from error
         self._batch = min(LARGEST_BATCH, max(1, NUMBERS_AT_ONCE // file.numbers))
-        self.metadata = file.metadata
         self._name = name
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width that every image must have."""
-        height, width = self.metadata.image_size
-        return height, width
+        self.metadata = file.metadata
+        self.image_size = self.metadata.image_size[0], self.metadata.image_size[1]
 
     def rows(self, images: Tensor) -> Tensor:
         """Pixels uint8 (n, 3, H, W) -> (n, classes) or (n, d)."""
@@ -77,12 +72,5 @@ class OnnxClassifier(OnnxModel):
         super().__init__(read_onnx(Path(path)), str(path))
         if not self.metadata.classes:
             raise ConfigError(f"{path} is an encoder without classes; export a classifier (sofed fit makes one)")
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names, in the order of the probabilities."""
-        return tuple(self.metadata.classes)
-
-    def probabilities(self, images: Tensor) -> Tensor:
-        """Pixels uint8 (n, 3, H, W) -> (n, classes), rows that sum to 1."""
-        return self.rows(images)
+        self.classes = tuple(self.metadata.classes)
+        self.probabilities = self.rows

@@ -30,7 +30,7 @@ UNSURE = "unsure"
 BATCH = 64
 """Images that are computed at once, so many that the progress bar still moves."""
 BATCH_PIXELS = 2**22
-"""And of large ones no more than these: 64 of 256 x 256."""
+"""And of large ones no more than these: 64 of 256 x 256, one of the largest that a model can be for."""
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,13 @@ def _batches(
     size = model.image_size
     if size is None:
         raise ConfigError("the model does not say the size of its images, so no file can be scaled to it")
-    if size[0] * size[1] > BATCH_PIXELS:
-        raise ConfigError(
-            f"the model is for images of {size[0]} x {size[1]} pixels; at most {BATCH_PIXELS} are computed"
-        )
     names: list[Path] = []
     pixels: list[Pixels] = []
     for file in watch(files, "images"):
         try:
-            pixels.append(_read(file, size))
+            if file.exists() and not file.is_file():  # a pipe would be waited for
+                raise ValueError(f"{file} is not a file")
+            pixels.append(read_image(file, size))
             names.append(file)
         except (OSError, ValueError) as error:
             failures.append(str(error))
@@ -96,12 +94,6 @@ def _batches(
             names, pixels = [], []
     if pixels:
         yield names, pixels
-
-
-def _read(file: Path, size: tuple[int, int]) -> Pixels:
-    if file.exists() and not file.is_file():  # a pipe would be waited for
-        raise ValueError(f"{file} is not a file")
-    return read_image(file, size)
 
 
 def as_json(prediction: Prediction) -> str:

@@ -5,7 +5,6 @@ still active is watched again, and an interrupted one is submitted again and con
 does one run at a time, because two would discard each other's state on the devices.
 """
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sofed_flwr.core.errors import ConfigError, RunFailed, RunGoesOnError, TerminatedError
-from sofed_flwr.launch.fleet_runs import CONNECTION, FleetRuns
-from sofed_flwr.launch.flwr_cli import FlowerCommands, deferred_signals
+from sofed_flwr.launch.fleet_runs import FleetRuns
+from sofed_flwr.launch.flwr_cli import FLEET, FlowerCommands, deferred_signals, site_commands
 from sofed_flwr.launch.watchdog import MARK, scratch_directory
 from sofed_flwr.storage.run_lock import WAIT_SECONDS
 
@@ -79,7 +78,7 @@ def _train(runs: FleetRuns, job: FleetJob, scratch: str) -> bool:
         runs.flower.fail("The ServerApp's process is gone")
     soon = time.monotonic() - found < ENDING_SECONDS
     try:
-        runs.flower.raise_if_failed(CONNECTION, run.id)
+        runs.flower.raise_if_failed(FLEET, run.id)
     except RunFailed:
         if run.submitted or not soon or runs.was_stopped(run.id):
             raise
@@ -90,8 +89,8 @@ def _train(runs: FleetRuns, job: FleetJob, scratch: str) -> bool:
 def stop_runs(site: Path) -> list[str]:
     """Stop all runs of the fleet; returns their names."""
     home = flower_home(site)
-    with Path(os.devnull).open("ab") as log:
-        runs = FleetRuns(FlowerCommands(str(home), log, lambda: None, 1.0, {}), home)
+    with site_commands(home) as flower:
+        runs = FleetRuns(flower, home)
         going = {run_id: runs.name(run_id) for run_id in runs.unfinished()}
         for run_id in going:
             runs.stop(run_id)
@@ -116,14 +115,14 @@ def _join_or_submit(runs: FleetRuns, job: FleetJob, scratch: str) -> _Run:
             else:
                 how = f"wait for its end, or sofed stop {job.site}"
                 raise ConfigError(f"--fleet {job.site}: is busy with {runs.name(run_id)}; {how}")
-        run_id = runs.flower.submit(job.app, job.overrides, CONNECTION, scratch)
+        run_id = runs.flower.submit(job.app, job.overrides, FLEET, scratch)
         runs.record(run_id, job.folder)
         return _Run(run_id, submitted=True)
 
 
 def _watch(flower: FlowerCommands, run_id: str, orphaned: Callable[[], bool]) -> bool:
     """Copy the run's log until its end; False if its ServerApp disappeared."""
-    stream = flower.start(flower.log, "flwr", "log", run_id, CONNECTION, "--stream")  # ends with the run
+    stream = flower.start(flower.log, "flwr", "log", run_id, FLEET, "--stream")  # ends with the run
 
     def ended() -> bool:
         return stream.poll() is not None

@@ -9,12 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sofed_flwr.core.errors import RunFailed
-from sofed_flwr.launch.flwr_cli import START_SECONDS, FlowerCommands
+from sofed_flwr.launch.flwr_cli import FLEET, START_SECONDS, FlowerCommands
 from sofed_flwr.storage.file_lock import take_lock
 from sofed_flwr.storage.run_directory import RunDirectory
-
-CONNECTION = "fleet"
-"""The SuperLink's name in the FLWR_HOME that `sofed provision` makes."""
 
 
 class FleetRuns:
@@ -36,7 +33,7 @@ class FleetRuns:
 
     def unfinished(self) -> list[str]:
         """Ids of all runs that wait, start or run."""
-        listed = self.flower.ask("list", CONNECTION)["runs"]
+        listed = self.flower.ask("list", FLEET)["runs"]
         return [str(run["run-id"]) for run in listed if not run["status"].startswith("finished")]
 
     def record(self, run_id: str, folder: Path) -> None:
@@ -74,7 +71,7 @@ class FleetRuns:
             self._records.mkdir(exist_ok=True)
             self._stop_mark(run_id).touch()
         with suppress(RunFailed):
-            self.flower.ask("stop", run_id, CONNECTION)
+            self.flower.ask("stop", run_id, FLEET)
 
     def _stop_mark(self, run_id: str) -> Path:
         return self._records / f"{run_id}.stopped"

@@ -12,14 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import IO, Any, NoReturn
 
 from sofed_flwr.core.errors import RunFailed
 from sofed_flwr.launch.app_bundle import app_directory
 
+FLEET = "fleet"
+"""Name of a site's SuperLink in the FLWR_HOME that `sofed provision` makes."""
 START_SECONDS = 120.0  # bound of each command: 1-2 s on a PC, perhaps ten times that on a small board
 NO_REASON = {"", "N/A", "Task failed with unknown error.", "An error was encountered. Ending simulation."}
 ERROR_LINE = r"(?!.*(Traceback|Exit Code|raised an exception|Ending simulation))(.*ERROR|\w[\w.]*(Error|Exception)\b)"
@@ -83,18 +85,24 @@ class FlowerCommands:
 
     def ask(self, *command: str) -> dict[str, Any]:
         """The answer of one `flwr` command."""
-        child = self.start(PIPE, "flwr", *command, "--format", "json")
-        self.until(lambda: child.poll() is not None, START_SECONDS) or self.fail(f"`flwr {command[0]}` does not end")
-        text = child.communicate()[0].decode(errors="replace")
-        answer: dict[str, Any] = json.loads(text) if text.startswith("{") else {"error-message": text}
+        child = self.start(PIPE, "flwr", *command, "--format", "json", errors=PIPE)
+
+        def written() -> list[str] | None:  # read meanwhile: the list of 70 runs is larger than a pipe
+            with suppress(TimeoutExpired):
+                return [text.decode(errors="replace").strip() for text in child.communicate(timeout=0.05)]
+            return None
+
+        text, errors = self.until(written, START_SECONDS) or self.fail(f"`flwr {command[0]}` does not end")
+        answer: dict[str, Any] = json.loads(text) if text.startswith("{") else {"error-message": text or errors}
         if not answer.get("success"):
-            raise RunFailed(answer["error-message"].strip() or f"`flwr {command[0]}` failed, see the log")
+            raise RunFailed(answer["error-message"].strip() or f"`flwr {command[0]}` failed")
         return answer
 
-    def start(self, output: IO[bytes] | int, *command: str) -> Popen[bytes]:
+    def start(self, output: IO[bytes] | int, *command: str, errors: int | None = None) -> Popen[bytes]:
         """A command in its own session, which the terminal's Ctrl-C does not reach: this process has to end it."""
+        stderr = errors or self.log
         child = Popen(
-            command, stdin=DEVNULL, stdout=output, stderr=self.log, env=self.environment, start_new_session=True
+            command, stdin=DEVNULL, stdout=output, stderr=stderr, env=self.environment, start_new_session=True
         )
         self.started.append(child)
         return child
@@ -115,4 +123,12 @@ class FlowerCommands:
         text = Path(self.log.name).read_bytes()[self.log_start :].decode(errors="replace")
         lines = re.sub(r"\x1b\[\d*m", "", text).splitlines()
         shown = [line for line in lines if re.match(ERROR_LINE, line)] or [line for line in lines if "INFO" not in line]
-        raise RunFailed("\n".join([f"{what}. See {self.log.name}, which ends with:", *dict.fromkeys(shown[-3:])]))
+        end = [f". See {self.log.name}, which ends with:", *dict.fromkeys(shown[-3:])] if shown else []
+        raise RunFailed(what + "\n".join(end))
+
+
+@contextmanager
+def site_commands(home: Path) -> Iterator[FlowerCommands]:
+    """Commands against a site's SuperLink that belong to no run, so nothing is logged; they work on a full disk."""
+    with Path(os.devnull).open("ab") as log:
+        yield FlowerCommands(str(home), log, lambda: None, 1.0, {})

@@ -13,9 +13,9 @@ from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.fleet.doctor import trust as check
 from sofed_flwr.fleet.provision import certificates, certify
 from sofed_flwr.fleet.provision.build import provision
-from sofed_flwr.fleet.provision.site import Command, Site
+from sofed_flwr.fleet.provision.site import Site
 from tests.fleet.test_provision import contents, strict_handshake
-from tests.support.fleet_processes import superlink_command, supernode_command
+from tests.support.fleet_processes import Command, superlink_command, supernode_command
 
 TEN_YEARS = timedelta(days=3650)
 Damage = Callable[[Path], object]

@@ -23,8 +23,8 @@ from sofed_flwr.fleet.provision import certificates
 from sofed_flwr.fleet.provision.build import provision
 from sofed_flwr.fleet.provision.registration import register, statuses
 from sofed_flwr.fleet.provision.settings import read_settings
-from sofed_flwr.fleet.provision.site import Command, Site
-from tests.support.fleet_processes import superlink_command, supernode_command
+from sofed_flwr.fleet.provision.site import Site
+from tests.support.fleet_processes import Command, superlink_command, supernode_command
 
 
 def contents(directory: Path) -> dict[str, tuple[int, int, bytes]]:

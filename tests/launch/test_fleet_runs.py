@@ -263,6 +263,20 @@ def test_a_full_disk_does_not_keep_a_run_going(site: Site, monkeypatch: pytest.M
     assert site.statuses() == {"7": "finished:stopped"}
 
 
+def test_the_list_of_many_runs_is_read_while_flower_writes_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe holds 64 KB; Flower writes 900 bytes about each run that the SuperLink ever had."""
+    monkeypatch.setattr(flower_commands, "START_SECONDS", 10.0)
+    for number in range(100, 1600):
+        (site.runs / str(number)).write_text("finished:completed")
+    assert stop_runs(site.directory) == []
+
+
+def test_a_flwr_that_crashes_is_quoted(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "bin" / "flwr").write_text("#!/bin/sh\necho 'ImportError: no grpc' >&2\nexit 1\n")
+    with pytest.raises(RunFailed, match="ImportError: no grpc"):
+        stop_runs(site.directory)
+
+
 def test_stop_says_what_it_stopped(site: Site) -> None:
     assert CliRunner().invoke(app, ["stop", str(site.directory)]).stdout == "stopped nothing: no run is going on\n"
     (site.runs / "99").write_text("running")

@@ -13,15 +13,22 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
 from sofed_flwr.fleet.provision.settings import read_settings
-from sofed_flwr.fleet.provision.site import Command, Site
+from sofed_flwr.fleet.provision.site import Site
 
 LONGEST_S = 240.0
 """Bound of every wait; CI's machine may be busy."""
+
+
+class Command(NamedTuple):
+    """A program to start: `Popen(command.arguments, env=command.environment)`."""
+
+    arguments: list[str]
+    environment: dict[str, str]
 
 
 def free_port() -> int:

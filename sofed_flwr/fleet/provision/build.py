@@ -20,7 +20,8 @@ from sofed_flwr.fleet.provision.hosts import bracketed, refuse_bad_host
 from sofed_flwr.fleet.provision.place import claimed, resolved
 from sofed_flwr.fleet.provision.render import rendered, start_script, superlink_unit
 from sofed_flwr.fleet.provision.settings import settings
-from sofed_flwr.fleet.provision.site import CONNECTION, Site
+from sofed_flwr.fleet.provision.site import Site
+from sofed_flwr.launch.flwr_cli import FLEET
 from sofed_flwr.storage.atomic_files import SECRET
 
 DEVICE_SETTINGS = {
@@ -125,7 +126,7 @@ def connection(site: Site, insecure: bool) -> bytes:
     """Flower's `config.toml`, by which `flwr` finds the server; it holds the site's path."""
     trust = "insecure = true" if insecure else f"root-certificates = {json.dumps(str(site.server / 'ca.crt'))}"
     address = f'address = "127.0.0.1:{site.listening["control_port"]}"'
-    return f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n{address}\n{trust}\n'.encode()
+    return f'[superlink]\ndefault = "{FLEET}"\n\n[superlink.{FLEET}]\n{address}\n{trust}\n'.encode()
 
 
 def _write_device(site: Site, number: int, insecure: bool) -> None:

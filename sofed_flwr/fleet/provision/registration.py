@@ -4,17 +4,15 @@ Names matter: the server learns from `device-K` which node is which device. `flw
 names nor keys, so the node number that Flower answers with is kept beside the public key.
 """
 
-import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sofed_flwr.core.errors import ConfigError, SiteError
+from sofed_flwr.core.errors import ConfigError, RunFailed, SiteError
 from sofed_flwr.fleet.provision.files import PUBLIC, write
-from sofed_flwr.fleet.provision.site import CONNECTION, Site
+from sofed_flwr.fleet.provision.site import Site
+from sofed_flwr.launch.flwr_cli import FLEET, site_commands
 
-SECONDS = 120.0  # bound of a command: 1-2 s on a PC
 TAKEN = "Public key already in use"
 
 
@@ -25,21 +23,25 @@ def register(site: Site, say: Callable[[str], None] = print) -> None:
     missing = [number for number, status in statuses(site).items() if status is None]
     for number in missing:
         name = f"device-{number}"
-        answer = _ask(site, "supernode", "register", str(site.public_key(number)), CONNECTION, "--name", name)
-        if answer.get("success"):
+        try:
+            answer = _ask(site, "supernode", "register", str(site.public_key(number)), FLEET, "--name", name)
+        except SiteError as error:
+            if TAKEN not in str(error):
+                raise SiteError(f"{name} was not registered: {error}") from error
+            say(f"{name}: was registered before")
+        else:
             write(_node(site, number), f"{answer['node-id']}\n".encode(), PUBLIC)
-        elif TAKEN not in answer["error-message"]:
-            raise SiteError(f"{name} was not registered: {answer['error-message']}")
-        say(f"{name}: {'registered' if answer.get('success') else 'was registered before'}")
+            say(f"{name}: registered")
     say(f"{len(site.devices)} devices are registered, {len(missing)} of them now")
 
 
 def statuses(site: Site) -> dict[int, str | None]:
     """Device -> registered, online, offline or unregistered, as the server sees it; None if it has no such node."""
-    answer = _ask(site, "supernode", "list", CONNECTION)
-    if not answer.get("success"):
-        raise SiteError(f"no answer from {site.server}, is its start.sh running? {answer['error-message']}")
-    seen = {str(node["node-id"]): str(node["status"]) for node in answer["nodes"]}
+    try:
+        nodes = _ask(site, "supernode", "list", FLEET)["nodes"]
+    except SiteError as error:
+        raise SiteError(f"no answer from {site.server}, is its start.sh running? {error}") from error
+    seen = {str(node["node-id"]): str(node["status"]) for node in nodes}
     recorded = {number: _node(site, number) for number in site.devices}
     return {number: seen.get(path.read_text().strip()) if path.exists() else None for number, path in recorded.items()}
 
@@ -48,23 +50,9 @@ def _node(site: Site, number: int) -> Path:
     return site.public_key(number).with_suffix(".node")
 
 
-def _ask(site: Site, *arguments: str) -> dict[str, Any]:
-    """Return the answer of a `flwr` command; the key `success` tells whether it worked, the exit code does not."""
-    command = site.flwr_command(*arguments, "--format", "json")
+def _ask(site: Site, *command: str) -> dict[str, Any]:
     try:
-        process = subprocess.run(command.arguments, env=command.environment, capture_output=True, timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        raise SiteError(f"flwr {arguments[0]} {arguments[1]} gave no answer within {SECONDS:g} s") from None
-    answer = _parsed(process.stdout) or {"error-message": process.stderr.decode(errors="replace")}
-    if not answer.get("success"):  # progress, then the reason
-        reason = str(answer.get("error-message", "")).strip() or "no reason given"
-        answer["error-message"] = reason.splitlines()[-1]
-    return answer
-
-
-def _parsed(output: bytes) -> dict[str, Any] | None:
-    try:
-        answer = json.loads(output)
-    except ValueError:
-        return None
-    return answer if isinstance(answer, dict) else None
+        with site_commands(site.server / "flower") as flower:
+            return flower.ask(*command)
+    except RunFailed as error:  # progress, then the reason
+        raise SiteError(str(error).splitlines()[-1]) from error

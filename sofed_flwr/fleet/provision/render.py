@@ -10,7 +10,7 @@ hash, so the copies can be deleted at any time: at every start, and on a device 
 
 The server runs in the site's directory, as the user who provisioned it; a device is installed below /etc by
 `install.sh`. Each service may do what its program needs and nothing else: `systemd-analyze security` shows what
-remains. A refused device tries again after 5 s and its own start of about 3 s; with 15 s it could take 78 s to get back.
+remains. A refused device tries again after 5 s and its own start of about 3 s; with 15 s it could take 78 s to return.
 """
 
 import re

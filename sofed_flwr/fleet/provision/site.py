@@ -1,4 +1,4 @@
-"""A provisioned directory: its files, its settings, and Flower's commands against its server.
+"""A provisioned directory: its files and its settings.
 
     DIR/ca/        ca.crt  ca.key              the authority; its key signs server certificates and stays here
     DIR/server/    start.sh  sofed.env  ca.crt  server.crt  server.key  sofed-superlink.service
@@ -12,7 +12,6 @@ Private keys are 0600, directories 0700. A device's private key is made here and
 makes its own key and sends only the public half would be safer, and is not supported.
 """
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,21 +20,12 @@ from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.fleet.provision.hosts import split_address
 from sofed_flwr.fleet.provision.settings import read_settings
 
-CONNECTION = "fleet"
 SERVER_SETTINGS = ("SOFED_BIN", "SOFED_SUPERLINK", "SOFED_FLEET", "SOFED_CONTROL_PORT")
 
 
 @dataclass(frozen=True)
-class Command:
-    """A program to start: `Popen(command.arguments, env=command.environment)`."""
-
-    arguments: list[str]
-    environment: dict[str, str]
-
-
-@dataclass(frozen=True)
 class Site:
-    """The paths of a provisioned directory, its settings and its commands."""
+    """The paths of a provisioned directory and its settings."""
 
     directory: Path
 
@@ -88,11 +78,3 @@ class Site:
     def public_key(self, number: int) -> Path:
         """The server's copy of a device's public key."""
         return self.server / "keys" / f"device-{number}.pub"
-
-    def flwr_command(self, *arguments: str) -> Command:
-        """One of Flower's own commands against this site's server, such as `list`; name `fleet` where it asks."""
-        program = str(Path(self.settings["SOFED_BIN"]) / "flwr")
-        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-        loopback = {"no_proxy": ",".join(["127.0.0.1", os.environ.get("no_proxy", "")])}
-        home = {"FLWR_HOME": str(self.server / "flower")}
-        return Command([program, *arguments], {**os.environ, **quiet, **loopback, **home})
