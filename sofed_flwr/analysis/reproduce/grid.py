@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -37,47 +37,65 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Column(Record):
-    """One value of a run; `small` replaces `run` below paper scale, `long` and `smoke` what stands before them."""
+class Runs(Record):
+    """A row or a column: `small` replaces `run` below paper scale, `long` and `smoke` what stands before them."""
 
     name: str
-    value: str
     run: str = ""
     small: str | None = None
     long: str | None = None
     smoke: str | None = None
 
     def overrides(self, scale: str) -> list[str]:
-        """What this column adds to the run: what its scale says, or else the next larger one."""
+        """What it adds to the run: what its scale says, or else the next larger one."""
         written = {"paper": self.run, "small": self.small, "long": self.long, "smoke": self.smoke}
         names = list(SCALES)
         larger = names[names.index(scale) :: -1]
         return next(text for text in map(written.get, larger) if text is not None).split()
 
 
-class Line(Record):
-    """One row: what it runs, and what the paper printed in each column (None: nothing)."""
+class Column(Runs):
+    """One value of a run."""
 
-    name: str
-    run: str = ""
-    paper: list[float | None]
+    value: str
+
+
+class Line(Runs):
+    """One row, with what the paper printed in each column (None: nothing); without it, the table is not the paper's."""
+
+    paper: list[float | None] = []
+
+    def printed(self, count: int) -> list[float | None]:
+        """One value for each of `count` columns."""
+        return self.paper or [None] * count
 
 
 class Table(Record):
-    """A table or figure: `curves` are values drawn over rounds, `trace` says that a device's scores are drawn."""
+    """A table or figure: `curves` are values drawn over rounds, or over a device's seconds as the batch times say.
+
+    `trace` says that a device's scores are drawn.
+    """
 
     name: str
     title: str
     columns: list[Column]
     rows: list[Line]
     curves: list[str] = []
+    over: Literal["round", "seconds"] = "round"
     trace: bool = False
+
+    @property
+    def timed(self) -> bool:
+        """Whether seconds per batch are measured, for all rows in turn."""
+        return any(column.value == "batch_time" for column in self.columns)
 
     @model_validator(mode="after")
     def _complete(self) -> Table:
+        if self.over == "seconds" and not self.timed:
+            raise ValueError(f"{self.name}: curves over seconds need a column of batch times")
         for row in self.rows:
-            if len(row.paper) != len(self.columns):
-                count = len(self.columns)
+            count = len(self.columns)
+            if len(row.printed(count)) != count:
                 raise ValueError(f"{self.name}: row {row.name} has {len(row.paper)} values for {count} columns")
         return self
 
@@ -136,7 +154,7 @@ def cells(table: Table, scale: str, seeds: int, data: Mapping[str, str], more: S
         for row in table.rows:
             runs: dict[tuple[str, ...], list[str]] = {}
             for column in table.columns:
-                own = merged([*common, *row.run.split(), *column.overrides(scale), f"seed={seed}"], more)
+                own = merged([*common, *row.overrides(scale), *column.overrides(scale), f"seed={seed}"], more)
                 runs.setdefault(tuple(_from_files(own, scale, data)), []).append(column.name)
             for overrides, names in runs.items():
                 yield Cell(row.name, tuple(names), seed, overrides)

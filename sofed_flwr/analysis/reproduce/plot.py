@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from sofed_flwr.analysis.charts.panels import Dots, Lines, Panel, score_trend
+from sofed_flwr.analysis.charts.panels import Curve, Dots, Lines, Panel, score_trend
 from sofed_flwr.analysis.charts.svg import figure
 from sofed_flwr.analysis.reproduce.grid import Table
 from sofed_flwr.analysis.reproduce.records import RunRecord
@@ -20,7 +20,7 @@ UNITS = {
 
 def draw(table: Table, results: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
     """SVG text."""
-    panels = [*_columns(table, results), *_curves(table, runs)]
+    panels = [*_columns(table, results), *_curves(table, runs, results["batch_seconds"])]
     return figure(table.title, [*panels, *(score_trend(trace) for run in runs for trace in run.traces)])
 
 
@@ -29,7 +29,7 @@ def _columns(table: Table, results: Mapping[str, Any]) -> Iterator[Panel]:
         mine = [cell for cell in results["cells"] if cell["column"] == column.name]
         if not any(cell["ours"] for cell in mine):
             continue
-        unit = UNITS.get(column.value.split("_")[0], "relative batch time (%)")
+        unit = _unit(column.value)
         yield Dots(
             [cell["row"] for cell in mine],
             [cell["ours"] for cell in mine],
@@ -40,29 +40,48 @@ def _columns(table: Table, results: Mapping[str, Any]) -> Iterator[Panel]:
         )
 
 
-def _curves(table: Table, runs: Sequence[RunRecord]) -> Iterator[Panel]:
+def _curves(table: Table, runs: Sequence[RunRecord], batch_seconds: Mapping[str, float]) -> Iterator[Panel]:
     """One panel per value and setting; a row's curve is the mean over its seeds."""
     finished = [run for run in runs if run.finished]
     for columns in dict.fromkeys(tuple(run.columns) for run in finished):
         for value in table.curves:
             mine = [run for run in finished if tuple(run.columns) == columns]
             setting = f"{columns[0].partition(',')[0]}, " if len(table.columns) > len(columns) else ""
+            by_row = {row.name: [run for run in mine if run.row == row.name] for row in table.rows}
+            curves = {name: _mean_curve(its_runs, value) for name, its_runs in by_row.items()}
+            if table.over == "seconds":
+                curves = {name: _timed(curve, by_row[name], batch_seconds.get(name)) for name, curve in curves.items()}
             yield Lines(
-                {row.name: _mean_curve([run for run in mine if run.row == row.name], value) for row in table.rows},
+                curves,
                 title=f"{setting}{_spoken(value)}",
-                x_label="round",
-                y_label=UNITS["linear"] if value.startswith("linear") else UNITS["discard"],
+                x_label="round" if table.over == "round" else "seconds of one device",
+                y_label=_unit(value),
             )
 
 
+def _unit(value: str) -> str:
+    return UNITS.get(value.split("_")[0], "relative batch time (%)")
+
+
 def _spoken(value: str) -> str:
-    return f"{float(value.removeprefix('linear_')):.0%} labels" if value.startswith("linear_") else UNITS["discard"]
+    if value.startswith("linear_"):
+        return f"{float(value.removeprefix('linear_')):.0%} labels"
+    return "kNN" if value == "knn" else UNITS["discard"]
 
 
-def _mean_curve(runs: Sequence[RunRecord], value: str) -> tuple[list[float], list[float]]:
+def _mean_curve(runs: Sequence[RunRecord], value: str) -> Curve:
     by_round: dict[int, list[float]] = defaultdict(list)
     for run in runs:
         for number, measured in zip(*run.curves.get(value, ((), ())), strict=True):
             by_round[number].append(measured)
     rounds = sorted(by_round)
     return [float(number) for number in rounds], [mean(by_round[number]) for number in rounds]
+
+
+def _timed(curve: Curve, runs: Sequence[RunRecord], batch_seconds: float | None) -> Curve:
+    """Rounds become seconds, at the batch time that was measured for all rows in turn; empty until it is."""
+    steps = [run.steps_per_round for run in runs if run.steps_per_round is not None]
+    if batch_seconds is None or not steps:
+        return [], []
+    rounds, values = curve
+    return [number * mean(steps) * batch_seconds for number in rounds], values

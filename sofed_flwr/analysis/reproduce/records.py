@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -36,6 +37,7 @@ class RunRecord(BaseModel):
     failure: str | None = None
     values: dict[str, Number] = {}
     untrained: dict[str, Number] = {}
+    steps_per_round: Number | None = None
     curves: dict[str, tuple[list[int], list[Number]]] = {}
     traces: list[TraceFile] = []
 
@@ -88,6 +90,7 @@ def record(cell: Cell, directory: RunDirectory, table: Table, failure: str | Non
             "seconds": summary.seconds,
             "values": _present({name: read_value(value, summary) for name, value in read_off.items()}),
             "untrained": _present({name: _accuracy(value, summary.untrained) for name, value in read_off.items()}),
+            "steps_per_round": _steps_per_round(directory) if table.over == "seconds" else None,
             "curves": {name: _curve(directory, name) for name in table.curves},
             "traces": [read_trace(file) for file in find_traces(directory.path).values()] if table.trace else [],
         }
@@ -129,3 +132,9 @@ def _curve(directory: RunDirectory, name: str) -> tuple[list[int], list[float]]:
     rows = [row for row in read_rows(directory.log.path) if row["name"] == name and "device" not in row]
     values = {row["round"]: scale * row["value"] for row in rows if row["value"] is not None}
     return sorted(values), [values[number] for number in sorted(values)]
+
+
+def _steps_per_round(directory: RunDirectory) -> float | None:
+    """Of one device, on average; None if nothing was logged."""
+    steps = [row["value"] for row in read_rows(directory.log.path) if row["name"] == "steps" and row["value"]]
+    return mean(steps) if steps else None

@@ -38,7 +38,7 @@ def collect(
         "cells": [
             _cell(row, column, paper, reference, runs, _relative(batch_seconds, table))
             for row in table.rows
-            for column, paper in zip(table.columns, row.paper, strict=True)
+            for column, paper in zip(table.columns, row.printed(len(table.columns)), strict=True)
         ],
         "untrained": _untrained(table, runs),
         "batch_seconds": dict(batch_seconds),

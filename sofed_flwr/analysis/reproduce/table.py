@@ -44,8 +44,9 @@ def reproduce(
         left = in_words((monotonic() - began) / number * (len(todo) - number))
         announce(f"{len(records)} of {len(found)} {f'failed: {failure}' if failure else 'done'}: {cell} ({left} left)")
         _write(wanted, earlier, records, earlier.batch_seconds, results)
-    timed = any(column.value == "batch_time" for column in wanted.table.columns)
-    content = _write(wanted, earlier, records, _time_rows(wanted, earlier, announce) if timed else {}, results)
+    content = _write(
+        wanted, earlier, records, _time_rows(wanted, earlier, announce) if wanted.table.timed else {}, results
+    )
     drawn = [RunRecord.model_validate(run) for run in content["runs"]]
     write_atomically(results / f"{wanted.stem}.svg", draw(wanted.table, content, drawn).encode())
     return content
