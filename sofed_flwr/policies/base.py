@@ -53,3 +53,11 @@ class ModelFree:
 def ranked_lowest_if_not_finite(scores: Tensor) -> Tensor:
     """`topk` ranks NaN above every number: one broken image would never leave the buffer."""
     return scores.nan_to_num(nan=-torch.inf, posinf=-torch.inf, neginf=-torch.inf)
+
+
+def standardised(scores: Tensor) -> Tensor:
+    """How many standard deviations above the mean, for scores of one segment: their scale falls as the model learns."""
+    finite = scores[scores.isfinite()]
+    spread = finite.std(correction=0) if len(finite) else scores.new_zeros(())
+    mean = finite.mean() if len(finite) else scores.new_zeros(())
+    return ranked_lowest_if_not_finite((scores - mean) / spread.clamp(min=1e-9))

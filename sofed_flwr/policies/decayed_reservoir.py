@@ -11,11 +11,10 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from sofed_flwr.core.records import Pool, Selection
 from sofed_flwr.policies.arrival import ARRIVAL, arrivals
-from sofed_flwr.policies.base import ModelFree, Scorer, WeakView, ranked_lowest_if_not_finite
+from sofed_flwr.policies.base import ModelFree, Scorer, WeakView, ranked_lowest_if_not_finite, standardised
 
 KEY = "key"
 LARGEST_Z = 2.0
@@ -38,14 +37,7 @@ class DecayedReservoir(ModelFree):
         keys[without] = arrived[without] / self.horizon - torch.log(-torch.log(noise.clamp(1e-12, 1 - 1e-12)))
         if self.beta:
             scores[without] = ranked_lowest_if_not_finite(scorer.score(pool.images[without], self.weak_view))
-            keys[without] += self.beta * _standardised(scores[without].double())
+            above = standardised(scores[without].double()).clamp(-LARGEST_Z, LARGEST_Z)
+            keys[without] += self.beta * above
         keep = torch.topk(keys, capacity, sorted=False).indices.sort().values
         return Selection(keep, scores, columns={ARRIVAL: arrived, KEY: keys})
-
-
-def _standardised(scores: Tensor) -> Tensor:
-    """Relative to the segment, so that the scale of scores, which changes as the model learns, does not matter."""
-    finite = scores[scores.isfinite()]
-    spread = finite.std(correction=0) if len(finite) else scores.new_zeros(())
-    mean = finite.mean() if len(finite) else scores.new_zeros(())
-    return ((scores - mean) / spread.clamp(min=1e-9)).clamp(-LARGEST_Z, LARGEST_Z)

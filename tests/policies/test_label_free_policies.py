@@ -1,5 +1,7 @@
 """Policies beyond the paper's: hand-written pools, and what a policy notes of an entry survives a restart."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from sofed_flwr.device.buffer import Buffer
 from sofed_flwr.policies.arrival import arrivals, equal_shares
 from sofed_flwr.policies.base import Policy
 from sofed_flwr.policies.decayed_reservoir import DecayedReservoir
+from sofed_flwr.policies.fading_strata import FadingStrata, beginnings
 from sofed_flwr.policies.minred import MinRed, least_redundant
 from sofed_flwr.policies.strata import Strata
 from tests.policies.test_policies import NAN, PixelScorer, generator, images
@@ -56,6 +59,29 @@ def test_an_image_competes_only_with_those_of_its_stratum() -> None:
     assert sorted(value for asked in scorer.asked for value in asked) == sorted([40, 10, 30, 20, 5, 6, 7, 8, 1, 2]), (
         "each is scored once"
     )
+
+
+def test_strata_double_in_length_where_two_of_a_length_lie_behind() -> None:
+    """Ages 0 and 1: one iteration each; 2 to 5: two; from 6 on: four."""
+    assert beginnings(torch.arange(7.0), segments=1, doubling=2).tolist() == [0, 0, 2, 2, 4, 5, 6]
+    assert beginnings(torch.arange(9.0), segments=1, doubling=2).tolist() == [0, 0, 0, 2, 4, 4, 6, 7, 8]
+
+
+def test_in_a_stratum_an_image_counts_by_its_place_in_its_own_segment() -> None:
+    """14 is 1.7 deviations above the mean of its segment, 202 is one above its own; raw scores would keep 202."""
+    policy = FadingStrata(segments=2, doubling=1, strata=1, weak_view="flip")
+    assert feed(policy, Buffer(1), [200, 202], [10, 10, 10, 14]) == [14]
+    assert feed(Strata(segments=2, strata=1, weak_view="flip"), Buffer(1), [200, 202], [10, 10, 10, 14]) == [202]
+
+
+def test_fading_strata_hold_the_last_images_and_the_far_past() -> None:
+    """Eight places after 200 iterations: 12 lengths of one stratum would reach back 8,190."""
+    buffer = Buffer(8)
+    feed(FadingStrata(segments=2, doubling=1, strata=8, weak_view="flip"), buffer, *([[9, 1]] * 200))
+    ages = sorted(buffer.ages.tolist())
+    assert ages[0] <= 1
+    assert ages[-1] > 100
+    assert all(later <= 4 * earlier + 8 for earlier, later in pairwise(ages)), "no gap in between"
 
 
 def test_a_decayed_reservoir_forgets_by_its_horizon() -> None:
