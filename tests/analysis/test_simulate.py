@@ -93,6 +93,7 @@ def test_a_wrong_keyword_is_one_sentence_before_anything_starts(keys: dict[str, 
 
 def test_python_values_are_written_in_hydras_grammar() -> None:
     values: dict[str, Any] = {
+        "policy": "importance",
         "policy.max_age": None,
         "force": True,
         "optimizer.weight_decay": 1e-7,

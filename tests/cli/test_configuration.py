@@ -49,7 +49,7 @@ def test_the_help_of_run_names_every_choice() -> None:
 
 def test_config_explains_and_lists() -> None:
     assert said("config", "stream.stc").startswith("stream.stc\n  Strength of temporal correlation")
-    assert "\npolicy=importance: " in said("config")
+    assert "\npolicy=fading_strata: " in said("config")
 
 
 def test_the_page_of_all_keys_is_current() -> None:
@@ -62,7 +62,7 @@ def test_the_page_of_all_keys_is_current() -> None:
         (["run", "polcy=fifo"], "did you mean policy?"),
         (["run", "policy=importence"], "did you mean policy=importance?"),
         (["run", "optimiser.lr=1"], "did you mean optimizer.lr?"),
-        (["run", "policy.lazy_intervall=1"], "did you mean policy.lazy_interval?"),
+        (["run", "policy.segmnts=1"], "did you mean policy.segments?"),
         (["run", "-m", "polcy=fifo,importance"], "did you mean policy?"),
         (["reproduce", "table3_policy", "--scale", "smoke"], "did you mean table3_policies?"),
         (["config", "polcy"], "did you mean policy?"),

@@ -130,7 +130,7 @@ def test_nothing_is_imported_to_find_out_that_it_is_refused(own_package: str) ->
     ],
 )
 def test_no_component_hides_in_the_arguments_of_a_policy(hidden: object) -> None:
-    policy = compose([]).policy | {"max_age": hidden}
+    policy = compose(["policy=importance"]).policy | {"max_age": hidden}
     assert "policy.max_age" in refusal(policy, "policy")
 
 

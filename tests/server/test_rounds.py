@@ -250,7 +250,7 @@ def test_a_collapsed_encoder_raises_an_alarm_at_its_evaluation_and_a_healthy_one
 
 
 def test_the_summary_and_the_encoder_are_what_people_take_away(smoke: Smoke) -> None:
-    config = smoke("policy.lazy_interval=2")
+    config = smoke("policy=importance", "policy.lazy_interval=2")
     server = federate(config)
     server.finish(config.encoder, config.facts)
     summary = json.loads(server.directory.summary.read_text())
