@@ -42,6 +42,6 @@ class FadingStrata(ModelFree):
 
 def beginnings(arrived: Tensor, segments: int, doubling: int) -> Tensor:
     """The iteration in which each entry's stratum begins (n,), with the newest entry's as the present one."""
-    doublings = torch.frexp((arrived.max() - arrived) // (segments * doubling) + 1).exponent - 1  # floor(log2), exactly
-    length = segments * 2**doublings
+    doublings = torch.frexp((arrived.max() - arrived) // float(segments * doubling) + 1).exponent - 1  # floor(log2)
+    length = torch.ldexp(torch.full_like(arrived, segments), doublings)
     return arrived // length * length

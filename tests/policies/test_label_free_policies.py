@@ -156,9 +156,11 @@ def test_a_column_that_no_policy_notes_is_refused(column: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", conf_names("policy"))
 @pytest.mark.parametrize("value", [NAN, float("inf"), -1e30])
-def test_every_policy_bears_columns_with_any_numbers(name: str, value: float) -> None:
+@pytest.mark.parametrize("spoiled", [slice(1), slice(None)], ids=["one row", "all rows"])
+def test_every_policy_bears_columns_with_any_numbers(name: str, value: float, spoiled: slice) -> None:
     policy: Policy = build(compose_once(f"policy={name}").policy, "policy")
     buffer = Buffer(4)
     feed(policy, buffer, [1, 2, 3, 4], [5, 6, 7, 8])
-    buffer.columns = {name: torch.full_like(column, value) for name, column in buffer.columns.items()}
+    for column in buffer.columns.values():
+        column[spoiled] = value
     assert len(set(feed(policy, buffer, [9, 10, 11, 12], [13, 14, 15, 16]))) == 4
