@@ -9,7 +9,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from sofed_flwr.analysis.reproduce.records import read_earlier, read_summary
+from sofed_flwr.analysis.reproduce.grid import Line, Table, find_table
+from sofed_flwr.analysis.reproduce.plot import curves
+from sofed_flwr.analysis.reproduce.records import RunRecord, read_earlier, read_summary
 from sofed_flwr.analysis.reproduce.results import paired_difference
 from sofed_flwr.cli.main import app
 from sofed_flwr.core.errors import DamagedFileError, RunFailed
@@ -93,6 +95,30 @@ def test_a_difference_is_paired_by_seed_with_students_interval() -> None:
     assert paired_difference(row, first) == "+20.0 ± 24.8"
     assert paired_difference({3: 1.0}, {3: 2.5}) == "-1.5"
     assert paired_difference({0: 1.0}, {1: 1.0}) == ""
+
+
+def test_curves_over_seconds_go_by_the_batch_times_that_were_measured_in_turn() -> None:
+    """10 steps a round at 0.5 and 0.2 s each; a row without a batch time has no curve yet."""
+    losses = find_table("losses")
+    both, printed = losses.rows
+
+    def run(row: Line, seed: int, last: float) -> RunRecord:
+        curve = ([0, 4], [20.0, last])
+        about = {"row": row.name, "columns": ["kNN"], "seed": seed, "overrides": [], "directory": ""}
+        return RunRecord(**about, seconds=1, steps_per_round=10, curves={"linear_0.1": curve, "knn": curve})
+
+    runs = [run(both, 0, 30.0), run(both, 1, 40.0), run(printed, 0, 50.0)]
+    over_seconds = list(curves(losses, runs, {both.name: 0.5, printed.name: 0.2}))
+    assert [panel.title for panel in over_seconds] == ["kNN, 10% labels", "kNN, kNN"]
+    assert over_seconds[1].series == {both.name: ([0, 20], [20, 35]), printed.name: ([0, 8], [20, 50])}
+    assert (over_seconds[1].x_label, over_seconds[1].y_label) == ("seconds of one device", "accuracy (%)")
+    assert next(curves(losses, runs, {})).series == {both.name: ([], []), printed.name: ([], [])}
+
+
+def test_a_table_over_seconds_needs_batch_times() -> None:
+    columns = [{"name": "kNN", "value": "knn"}]
+    with pytest.raises(ValueError, match="mine: curves over seconds need a column of batch times"):
+        Table.model_validate({"name": "mine", "title": "", "columns": columns, "rows": [], "over": "seconds"})
 
 
 def test_differences_are_to_the_first_row_that_was_run(command: Command) -> None:

@@ -21,7 +21,7 @@ PAPER = Path(__file__).with_name("paper.yaml")
 SCALES = {
     "paper": "days on a GPU box",
     "small": "about 15 minutes per cell",
-    "long": "cheap steps, but 12,000 of them: about 8 minutes per cell",
+    "long": "cheap steps, but 12,000 of them: about 10 minutes per cell",
     "smoke": "seconds per cell",
 }
 """From large to small, and what to expect of them."""

@@ -20,7 +20,7 @@ UNITS = {
 
 def draw(table: Table, results: Mapping[str, Any], runs: Sequence[RunRecord]) -> str:
     """SVG text."""
-    panels = [*_columns(table, results), *_curves(table, runs, results["batch_seconds"])]
+    panels = [*_columns(table, results), *curves(table, runs, results["batch_seconds"])]
     return figure(table.title, [*panels, *(score_trend(trace) for run in runs for trace in run.traces)])
 
 
@@ -40,7 +40,7 @@ def _columns(table: Table, results: Mapping[str, Any]) -> Iterator[Panel]:
         )
 
 
-def _curves(table: Table, runs: Sequence[RunRecord], batch_seconds: Mapping[str, float]) -> Iterator[Panel]:
+def curves(table: Table, runs: Sequence[RunRecord], batch_seconds: Mapping[str, float]) -> Iterator[Panel]:
     """One panel per value and setting; a row's curve is the mean over its seeds."""
     finished = [run for run in runs if run.finished]
     for columns in dict.fromkeys(tuple(run.columns) for run in finished):
