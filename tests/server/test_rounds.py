@@ -86,7 +86,7 @@ def test_a_device_keeps_buffer_scores_ages_cursor_and_target_between_rounds(smok
 
 
 def test_another_run_keeps_a_devices_images_but_not_its_old_model(smoke: Smoke) -> None:
-    config = smoke()
+    config = smoke("policy=importance")
     server = build_server(config)
     first = build_device(config, "run one", 0)
     first.train_round(1, server.shared)
