@@ -48,11 +48,11 @@ def curves(table: Table, runs: Sequence[RunRecord], batch_seconds: Mapping[str, 
             mine = [run for run in finished if tuple(run.columns) == columns]
             setting = f"{columns[0].partition(',')[0]}, " if len(table.columns) > len(columns) else ""
             by_row = {row.name: [run for run in mine if run.row == row.name] for row in table.rows}
-            curves = {name: _mean_curve(its_runs, value) for name, its_runs in by_row.items()}
+            series = {name: _mean_curve(its_runs, value) for name, its_runs in by_row.items()}
             if table.over == "seconds":
-                curves = {name: _timed(curve, by_row[name], batch_seconds.get(name)) for name, curve in curves.items()}
+                series = {name: _timed(curve, by_row[name], batch_seconds.get(name)) for name, curve in series.items()}
             yield Lines(
-                curves,
+                series,
                 title=f"{setting}{_spoken(value)}",
                 x_label="round" if table.over == "round" else "seconds of one device",
                 y_label=_unit(value),
