@@ -54,7 +54,7 @@ def test_entries_are_followed_from_iteration_to_iteration_by_hand(tmp_path: Path
     }
 
 
-@pytest.mark.parametrize("policy", ["importance", "strata"])
+@pytest.mark.parametrize("policy", ["importance", "strata", "fading_strata"])
 def test_watching_changes_nothing_and_stays_with_the_device(smoke: Callable[..., RunConfig], policy: str) -> None:
     plain = federate(smoke(f"policy={policy}", out="plain"))
     watched = federate(smoke(f"policy={policy}", "trace={device:1,round:2,iterations:2}", out="watched"))
