@@ -4,6 +4,10 @@ The class is the outline alone. Everything else about an image is nuisance, draw
 (a network must not learn where pixels are), foreground and background colour, stripes on the shape, a background with
 gradient and blobs, noise. So an untrained encoder sees mostly nuisance, and BYOL's augmentations teach a network to
 ignore just that nuisance.
+
+The shape is always lighter than its background. No training view inverts an image, so while light and dark changed
+places at random (version 0.1), a network told images apart by that instead of by the outline: after 18 rounds of
+the demo (seed 0) all labels gave a linear probe of 56.7 % then and give 83.5 % now, kNN 32.2 and 56.5.
 """
 
 import hashlib
@@ -120,15 +124,12 @@ def _masks(labels: NDArray[np.int64], rng: np.random.Generator) -> Field2D:
 
 
 def _colours(count: int, rng: np.random.Generator) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Background and foreground (n, 3), drawn again until their brightness differs, so that the outline is visible."""
-    background, foreground = _colour(count, rng), _colour(count, rng)
-    while (alike := np.abs((foreground - background).mean(axis=1)) < 0.25).any():
-        foreground[alike] = _colour(int(alike.sum()), rng)
-    return background, foreground
+    """Background and foreground (n, 3); the shape is the lighter one, so that its outline is visible."""
+    return _colour(count, rng, 0.15, 0.4), _colour(count, rng, 0.6, 0.85)
 
 
-def _colour(count: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    gray, tint = rng.uniform(0.1, 0.9, (count, 1)), rng.uniform(-0.15, 0.15, (count, 3))
+def _colour(count: int, rng: np.random.Generator, darkest: float, lightest: float) -> NDArray[np.float32]:
+    gray, tint = rng.uniform(darkest, lightest, (count, 1)), rng.uniform(-0.15, 0.15, (count, 3))
     return (gray + tint).clip(0, 1).astype(np.float32)
 
 
