@@ -55,12 +55,13 @@ def markdown(results: Results, table: Table) -> str:
     runs = [[run["row"], str(run["seed"]), _one(run["seconds"]), _command(run)] for run in results["runs"]]
     done = [run["seconds"] for run in results["runs"] if run["seconds"]]
     uneven = len({len(cell["ours"]) for cell in results["cells"] if cell["ours"]}) > 1
-    seeds = f"{'up to ' if uneven else ''}{results['seeds']} seeds"
+    several = f"mean ± standard deviation over {'up to ' if uneven else ''}{results['seeds']} seeds"
+    seeds = several if results["seeds"] > 1 else "one seed"
     return "\n".join(
         [
             f"# {table.title}",
             "",
-            f"Ours at scale `{results['scale']}` (mean ± standard deviation over {seeds}), the paper's in brackets.",
+            f"Ours at scale `{results['scale']}` ({seeds}), the paper's in brackets.",
             "",
             _table(["", *names], *body, ["untrained encoder", *untrained]),
             *_difference_table(results, table),
