@@ -16,7 +16,7 @@ from sofed_flwr.datasets.shapes import CLASS_NAMES
 from tests.support.federation import ROOT
 
 QUICK = {"ARGS": "rounds=3"}
-"""Three of the demo's eighteen rounds are enough for 12 points."""
+"""Three of the demo's eighteen rounds are enough for 14 points."""
 
 
 def as_script(page: str) -> str:

@@ -17,6 +17,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from sofed_flwr import load_classifier
+from sofed_flwr.analysis.buffers.held import device_homes, read_held
+from sofed_flwr.analysis.buffers.sheet import sheets
 from sofed_flwr.analysis.charts import contact_sheet
 from sofed_flwr.analysis.charts.panels import COLOURS
 from sofed_flwr.core.records import Pixels
@@ -33,7 +35,9 @@ POLICIES = {
     "reservoir": "reservoir",
 }
 SETTING = {"experiment": "table3_policies", "scale": "long"}
-EXAMPLES, PER_LINE = 10, 3
+EXAMPLES, PER_CLASS = 10, 3
+SMALLER = 0.6
+"""Of the contact sheet's size, so that a page shows 16 pictures side by side."""
 
 
 def rows_of(log: Path, name: str) -> dict[int, float]:
@@ -105,6 +109,14 @@ def learned(run: Path) -> None:
     figure.savefig(HERE / "tutorial_report.png", dpi=100, metadata={"Software": None})
 
 
+def kept(run: Path) -> None:
+    """The buffer of the first device, as `sofed inspect` draws it."""
+    (sheet,) = sheets([read_held(device_homes(run)[0])])
+    height, width, _ = sheet.pixels.shape
+    size = (round(width * SMALLER), round(height * SMALLER))
+    Image.fromarray(sheet.pixels).resize(size, Image.Resampling.LANCZOS).save(HERE / "tutorial_buffer.png")
+
+
 def labelled(labels: Path, model: Path, photo: Path) -> None:
     """Some of the labelled images, and the photo with its prediction."""
     classifier = load_classifier(model)
@@ -117,7 +129,7 @@ def labelled(labels: Path, model: Path, photo: Path) -> None:
 
 def _some(labels: Path) -> Iterator[Path]:
     for folder in sorted(labels.iterdir()):
-        yield from sorted(folder.iterdir(), key=lambda file: int(file.stem))[:PER_LINE]
+        yield from sorted(folder.iterdir(), key=lambda file: int(file.stem))[:PER_CLASS]
 
 
 def _thumbnail(file: Path) -> Pixels:
@@ -130,4 +142,5 @@ if __name__ == "__main__":
     print(json.dumps({policy: [folder.name for folder in published(policy)] for policy in POLICIES}, indent=1))
     overview()
     learned(run)
+    kept(run)
     labelled(labels, model, photo)

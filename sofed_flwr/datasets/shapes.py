@@ -6,8 +6,8 @@ gradient and blobs, noise. So an untrained encoder sees mostly nuisance, and BYO
 ignore just that nuisance.
 
 The shape is always lighter than its background. No training view inverts an image, so while light and dark changed
-places at random (version 0.1), a network told images apart by that instead of by the outline: after 18 rounds of
-the demo (seed 0) all labels gave a linear probe of 56.7 % then and give 83.5 % now, kNN 32.2 and 56.5.
+places at random (version 0.1), a network told images apart by that instead of by the outline: kNN 32.2 at the end of
+the demo (seed 0), and 56.5 with this alone changed.
 """
 
 import hashlib

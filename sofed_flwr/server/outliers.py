@@ -2,7 +2,7 @@
 
 Lengths are compared for every strategy that is not robust to a long update. Directions only for strategies that ask for
 it and with `clip_norm_ratio`: devices that see different things agree little once the encoder has settled (the
-cosines between the updates of the demo's five devices fall from 0.5 in round 1 to between -0.09 and 0.12 in the last
+cosines between the updates of five devices of the demo fall from 0.5 in round 1 to between -0.05 and 0.13 in the last
 four of 18), and a strategy for honest devices should not drop any of them.
 """
 
