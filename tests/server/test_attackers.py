@@ -218,7 +218,7 @@ def close(one: State, other: State) -> bool:
 
 
 def test_devices_that_saw_other_classes_are_not_taken_for_attackers(smoke: Smoke) -> None:
-    """Real training, two classes per device, in small steps, so that all of them agree (cosines of 0.1 and more); of the
+    """Real training, two classes per device, in small steps, so that all agree (cosines of 0.1 and more); of the
     same replies with one flipped, that one alone is dropped.
     """
     size = ["clients=5", "dataset.train=400", "buffer=32", "stream.segments=4", "optimizer.lr=0.03", "evaluation=none"]
