@@ -4,9 +4,10 @@
 the accepted ones. A component of this package is a function that returns an `InnerStrategy`: a new strategy is one
 short function and one yaml, or one yaml alone where Flower's arguments suffice (`from_flower`).
 
-BatchNorm's running statistics are measurements. A strategy that selects or trims may take them like weights; a server
-optimizer may not: momentum would make a shrinking variance negative. Integer counters are not combined. What does not
-go through the strategy takes the plain mean over the devices that the strategy used.
+BatchNorm's running statistics are measurements. A strategy that trims may take them like weights. A server optimizer
+may not: momentum would make a shrinking variance negative. Nor may one that compares whole models, in which they
+outweigh all parameters. Integer counters are not combined. What does not go through the strategy takes the plain mean
+over the devices that the strategy used.
 """
 
 import logging

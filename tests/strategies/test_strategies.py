@@ -91,6 +91,15 @@ def test_multikrum_averages_the_two_best_and_their_counters() -> None:
     assert (chosen["w"].tolist(), int(chosen["n"])) == ([0.5, 0.0], 11)
 
 
+def test_krum_compares_parameters_and_takes_the_statistics_of_those_it_chose() -> None:
+    """By statistics as well, the malicious one and the fourth would be the nearest by far."""
+    measured = updates(*LINE, **{"bn.running_var": [900.0, 100.0, 1500.0, 500.0, 500.0]})
+    current = ZERO | {"bn.running_var": torch.tensor(1.0)}
+    assert same(combined(krum(malicious=1), measured, current), measured[1].shared)
+    two = combined(multikrum(malicious=1, select=2), measured, current)
+    assert (two["w"].tolist(), float(two["bn.running_var"])) == ([0.5, 0.0], 500.0)
+
+
 def test_krum_sees_short_steps_of_a_large_model() -> None:
     """In float32, |x|² = 2e6 drowns distances of 1e-4. Three neighbours count: 21, 11, 9, 29, 136 times 1e-4."""
     crowd = updates(*([1000.0 + step, 1000.0] for step in (0.0, 0.01, 0.02, 0.04, 0.08)))
@@ -142,8 +151,8 @@ def test_a_malicious_client_among_six_honest_devices_has_no_effect(name: str, pl
     assert -1.1 <= found[1] <= -0.9
 
 
-@pytest.mark.parametrize("name", GUARDS)
-def test_a_lie_in_the_statistics_alone_is_seen_too(name: str) -> None:
+@pytest.mark.parametrize("name", ["fedmedian", "fedtrimmedavg", "bulyan"])
+def test_a_lie_in_the_statistics_alone_is_trimmed_too(name: str) -> None:
     variances = [1.0, 1.1, 0.9, 1.0, 1.1, 0.9, 1e6]
     crowd = updates(*HONEST, [1.0, -1.0], **{"bn.running_var": variances})
     found = combined(GUARDS[name], crowd, ZERO | {"bn.running_var": torch.tensor(1.0)})
