@@ -239,8 +239,8 @@ def test_how_long_an_image_stays_by_hand(monkeypatch: pytest.MonkeyPatch, tmp_pa
     drawn: dict[str, Any] = {}
     monkeypatch.setattr(turnover, "over_rounds", lambda curves, _, title, **more: drawn.update({title: curves}) or [])
     turnover.turnover({"run": read_run(run)})
-    assert drawn["new images"] == {"device 0": ([1.0], [100]), "device 1": ([1.0], [100])}
-    assert drawn["discarded"] == {"device 0": ([1.0], [0.9]), "device 1": ([1.0], [0.6])}
-    assert drawn["mean stay"] == {"device 0": ([1.0], [8.0]), "device 1": ([], [])}
+    assert drawn["new images"] == {"device 0": {1: 100}, "device 1": {1: 100}}
+    assert drawn["discarded"] == {"device 0": {1: 0.9}, "device 1": {1: 0.6}}
+    assert drawn["mean stay"] == {"device 0": {1: 8.0}, "device 1": {}}
     turnover.turnover({"a": read_run(run), "b": read_run(run)})
-    assert drawn["discarded"]["b"] == ([1.0], [0.75])
+    assert drawn["discarded"]["b"] == {1: 0.75}

@@ -152,7 +152,7 @@ def test_runs_are_labelled_by_what_differs() -> None:
 
 
 def test_a_series_without_points_keeps_its_colour_for_the_others_sake() -> None:
-    drawn = chart(Lines({"absent": ([], []), "_present": ([1, 2], [3, 4])}, x_label="round", y_label="loss"))
+    drawn = chart(Lines({"absent": {}, "_present": {1: 3, 2: 4}}, x_label="round", y_label="loss"))
     assert "absent" not in drawn
     assert ">_present<" in drawn
     assert "#d55e00" in drawn

@@ -110,9 +110,9 @@ def test_curves_over_seconds_go_by_the_batch_times_that_were_measured_in_turn() 
     runs = [run(both, 0, 30.0), run(both, 1, 40.0), run(printed, 0, 50.0)]
     over_seconds = list(curves(losses, runs, {both.name: 0.5, printed.name: 0.2}))
     assert [panel.title for panel in over_seconds] == ["kNN, 10% labels", "kNN, kNN"]
-    assert over_seconds[1].series == {both.name: ([0, 20], [20, 35]), printed.name: ([0, 8], [20, 50])}
+    assert over_seconds[1].series == {both.name: {0: 20, 20: 35}, printed.name: {0: 20, 8: 50}}
     assert (over_seconds[1].x_label, over_seconds[1].y_label) == ("seconds of one device", "accuracy (%)")
-    assert next(curves(losses, runs, {})).series == {both.name: ([], []), printed.name: ([], [])}
+    assert next(curves(losses, runs, {})).series == {both.name: {}, printed.name: {}}
 
 
 def test_a_table_over_seconds_needs_batch_times() -> None:

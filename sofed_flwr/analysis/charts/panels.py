@@ -14,7 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from sofed_flwr.analysis.trace_file import TraceFile
 from sofed_flwr.core.redaction import one_line
 
-Curve = tuple[Sequence[float], Sequence[float]]
+Curve = Mapping[int, float] | Mapping[float, float]
+"""x -> y; drawn in the order of x."""
 Legend = dict[str, Artist]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -56,9 +57,10 @@ class Lines(Panel):
     def draw(self, axes: Axes) -> Legend:
         """Markers only where there are few points."""
         drawn: Legend = {}
-        for number, (name, (xs, ys)) in enumerate(self.series.items()):
-            if len(xs):
-                marker = "o" if len(xs) <= 30 else ""
+        for number, (name, curve) in enumerate(self.series.items()):
+            if curve:
+                marker = "o" if len(curve) <= 30 else ""
+                xs, ys = zip(*sorted(curve.items()), strict=True)
                 drawn[name] = axes.plot(xs, ys, marker=marker, markersize=4, **_line(number))[0]
         if self.reference is not None:
             axes.axhline(self.reference, color="#666666", linestyle="--", linewidth=1.2)

@@ -4,7 +4,7 @@ from itertools import accumulate
 
 from sofed_flwr.analysis.charts.panels import Bars
 from sofed_flwr.analysis.charts.svg import chart
-from sofed_flwr.analysis.report.read import Curve, Run, curve_of
+from sofed_flwr.analysis.report.read import Curve, Run
 from sofed_flwr.analysis.report.section import Runs, Section, curves, over_rounds
 
 PARTS = {"scoring": "seconds_scoring", "training": "seconds_training"}
@@ -54,17 +54,14 @@ def upload(runs: Runs) -> Section:
         "the sum over all devices and rounds so far. Images, features and scores are never sent."
     )
     each = {label: _megabytes(curve) for label, curve in curves(runs, "bytes_up").items()}
-    total = {label: _megabytes(_cumulative(curve_of(run.summed.get("bytes_up", {})))) for label, run in runs.items()}
+    total = {label: _megabytes(run.summed.get("bytes_up", {})) for label, run in runs.items()}
+    so_far = {label: dict(zip(curve, accumulate(curve.values()), strict=True)) for label, curve in total.items()}
     charts = [
         *over_rounds(each, "MB", "per device and round", y_limits=(0, None)),
-        *over_rounds(total, "MB", "all devices, cumulative", y_limits=(0, None)),
+        *over_rounds(so_far, "MB", "all devices, cumulative", y_limits=(0, None)),
     ]
     return Section("Upload", caption, charts=charts)
 
 
-def _cumulative(curve: Curve) -> Curve:
-    return curve[0], list(accumulate(curve[1]))
-
-
 def _megabytes(curve: Curve) -> Curve:
-    return curve[0], [value / 1e6 for value in curve[1]]
+    return {number: curve[number] / 1e6 for number in sorted(curve)}

@@ -19,9 +19,9 @@ from sofed_flwr.storage.summary_file import read_summary
 
 log = logging.getLogger(__name__)
 
-Curve = tuple[list[float], list[float]]
-"""x and y; of a run's values: rounds and what was logged in them."""
-Values = dict[str, dict[int, float]]
+Curve = dict[int, float]
+"""round -> value."""
+Values = dict[str, Curve]
 """name -> round -> value."""
 LARGEST = 1e100
 """Largest value that can be drawn: the margins of an axis must be finite as well."""
@@ -72,10 +72,6 @@ class Run:
         given = overrides if isinstance(overrides, list) else []
         return [str(override).partition("=")[0].lstrip("+~") for override in given]
 
-    def curve(self, name: str) -> Curve:
-        """A value of the federation over the rounds."""
-        return curve_of(self.federation.get(name, {}))
-
     def of_device(self, device: int) -> Values:
         """Of one device."""
         return _by_name(self.devices[device])
@@ -95,11 +91,6 @@ class Run:
     def last_round(self) -> int:
         """The last round that was closed; 0 is the evaluation before the first."""
         return max(self.federation.get("seconds", {}), default=0)
-
-
-def curve_of(rounds: Mapping[int, float]) -> Curve:
-    """Values by round, in their order."""
-    return [float(number) for number in sorted(rounds)], [rounds[number] for number in sorted(rounds)]
 
 
 def read_run(path: Path) -> Run:

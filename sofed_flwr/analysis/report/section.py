@@ -51,7 +51,7 @@ def over_rounds(
     reference: float | None = None,
 ) -> list[str]:
     """One chart with a line per run, or none if no run has a value."""
-    if not any(rounds for rounds, _ in curves.values()):
+    if not any(curves.values()):
         return []
     panel = Lines(curves, x_label="round", y_label=y_label, title=title, y_limits=y_limits, reference=reference)
     return [chart(panel)]
@@ -59,4 +59,4 @@ def over_rounds(
 
 def curves(runs: Runs, name: str) -> dict[str, Curve]:
     """A value of the federation, by run."""
-    return {label: run.curve(name) for label, run in runs.items()}
+    return {label: run.federation.get(name, {}) for label, run in runs.items()}

@@ -1,9 +1,7 @@
 """How fast images come and go, from the metrics log: for real devices, too, whose images nobody else sees."""
 
-from collections.abc import Mapping
-
 from sofed_flwr.analysis.buffers.held import MOST_DEVICES
-from sofed_flwr.analysis.report.read import Run, Values, curve_of
+from sofed_flwr.analysis.report.read import Curve, Run, Values
 from sofed_flwr.analysis.report.section import Runs, Section, over_rounds
 
 
@@ -16,9 +14,9 @@ def turnover(runs: Runs) -> Section:
         "all devices together."
     )
     counts = _counts(runs)
-    seen = {label: curve_of(of["seen"]) for label, of in counts.items()}
-    discarded = {label: curve_of(_ratio(of["discarded"], of["seen"])) for label, of in counts.items()}
-    stay = {label: curve_of(_ratio(of["room"], of["kept"])) for label, of in counts.items()}
+    seen = {label: of["seen"] for label, of in counts.items()}
+    discarded = {label: _ratio(of["discarded"], of["seen"]) for label, of in counts.items()}
+    stay = {label: _ratio(of["room"], of["kept"]) for label, of in counts.items()}
     charts = [
         *over_rounds(seen, "images", "new images", y_limits=(0, None)),
         *over_rounds(discarded, "discarded / seen", "discarded", y_limits=(-0.02, 1.02)),
@@ -43,5 +41,5 @@ def _counted(values: Values, run: Run) -> Values:
     return {"seen": seen, "discarded": discarded, "kept": kept, "room": room}
 
 
-def _ratio(part: Mapping[int, float], whole: Mapping[int, float]) -> dict[int, float]:
+def _ratio(part: Curve, whole: Curve) -> Curve:
     return {at: part[at] / whole[at] for at in part.keys() & whole.keys() if whole[at] > 0}

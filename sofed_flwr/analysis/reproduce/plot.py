@@ -74,14 +74,12 @@ def _mean_curve(runs: Sequence[RunRecord], value: str) -> Curve:
     for run in runs:
         for number, measured in zip(*run.curves.get(value, ((), ())), strict=True):
             by_round[number].append(measured)
-    rounds = sorted(by_round)
-    return [float(number) for number in rounds], [mean(by_round[number]) for number in rounds]
+    return {number: mean(measured) for number, measured in by_round.items()}
 
 
 def _timed(curve: Curve, runs: Sequence[RunRecord], batch_seconds: float | None) -> Curve:
     """Rounds become seconds, at the batch time that was measured for all rows in turn; empty until it is."""
     steps = [run.steps_per_round for run in runs if run.steps_per_round is not None]
     if batch_seconds is None or not steps:
-        return [], []
-    rounds, values = curve
-    return [number * mean(steps) * batch_seconds for number in rounds], values
+        return {}
+    return {number * mean(steps) * batch_seconds: value for number, value in curve.items()}
