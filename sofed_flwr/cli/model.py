@@ -1,8 +1,7 @@
 """`sofed export | predict`: models that are taken away and used; argument parsing only."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,55 +16,10 @@ if TYPE_CHECKING:
     from sofed_flwr.classifier.predictions import Prediction
 
 
-class Wanted(NamedTuple):
-    """What the options of `sofed export` say beside the model and its format."""
-
-    source: Path
-    out: Path
-    layout: str | None
-    int8: bool
-    calibrate: list[str]
-
-
-def _directory(model: "Model", wanted: Wanted) -> None:
-    from sofed_flwr.classifier.model_directory import write_model
-
-    if wanted.layout or wanted.int8 or wanted.calibrate:
-        raise ConfigError("--layout, --int8 and --calibrate: only with --format onnx")
-    write_model(wanted.out, model)
-    typer.echo(f"{wanted.out}: model.safetensors, config.json, README.md")
-
-
-def _onnx(model: "Model", wanted: Wanted) -> None:
-    from sofed_flwr.classifier.onnx_export import as_layout, export_onnx  # onnx is an extra
-    from sofed_flwr.launch.progress import console, plain_table
-    from sofed_flwr.launch.watched import busy
-
-    layout = as_layout(wanted.layout)
-    if wanted.int8 and not wanted.calibrate:
-        raise ConfigError("--int8 needs images such as the model will see: --calibrate FOLDER, or dataset=NAME")
-    with busy("exporting") as step:
-        material = None
-        if wanted.calibrate:
-            from sofed_flwr.analysis.export_images import images_for
-
-            step("reading images")
-            material = images_for(model, wanted.source, wanted.calibrate)
-        remarks, rows = export_onnx(model, wanted.out, layout, material, wanted.int8, step)
-    for line in remarks:
-        console.print(line, soft_wrap=True, highlight=False)
-    console.print(plain_table("", rows, lines=False))
-    typer.echo(str(wanted.out))
-
-
-FORMATS: dict[str, Callable[["Model", Wanted], None]] = {"dir": _directory, "onnx": _onnx}
-"""What a model can be exported to: each writes it and says what it wrote."""
-
-
 def export(
     source: Annotated[Path, typer.Argument(metavar="RUN|ENCODER|MODEL", help="directory of a run or model, or a file")],
     out: Annotated[Path, typer.Option(help="what is written: a directory, or FILE.onnx")],
-    form: Annotated[str, typer.Option("--format", help=" or ".join(FORMATS))] = "dir",
+    form: Annotated[str, typer.Option("--format", help="dir or onnx")] = "dir",
     encoder_only: Annotated[
         bool, typer.Option("--encoder-only", help="features, without the classifier's head")
     ] = False,
@@ -79,14 +33,42 @@ def export(
 ) -> None:
     """Turn a run's encoder, or a classifier, into what other tools read."""
     with exit_codes(), extended(trusted, None):
-        if form not in FORMATS:
-            raise ConfigError(f"--format {form}: expected {' or '.join(FORMATS)}")
+        if form not in ("dir", "onnx"):
+            raise ConfigError(f"--format {form}: expected dir or onnx")
         from sofed_flwr.classifier.model import Classifier
-        from sofed_flwr.classifier.model_directory import open_model
+        from sofed_flwr.classifier.model_directory import open_model, write_model
 
-        model = open_model(source)
-        wanted = Wanted(source, out, layout, int8, calibrate or [])
-        FORMATS[form](model.encoder if encoder_only and isinstance(model, Classifier) else model, wanted)
+        opened = open_model(source)
+        model = opened.encoder if encoder_only and isinstance(opened, Classifier) else opened
+        if form == "onnx":
+            _export_onnx(model, source, out, layout, int8, calibrate or [])
+        elif layout or int8 or calibrate:
+            raise ConfigError("--layout, --int8 and --calibrate: only with --format onnx")
+        else:
+            write_model(out, model)
+            typer.echo(f"{out}: model.safetensors, config.json, README.md")
+
+
+def _export_onnx(model: "Model", source: Path, out: Path, layout: str | None, int8: bool, calibrate: list[str]) -> None:
+    from sofed_flwr.classifier.onnx_export import as_layout, export_onnx  # onnx is an extra
+    from sofed_flwr.launch.progress import console, plain_table
+    from sofed_flwr.launch.watched import busy
+
+    order = as_layout(layout)
+    if int8 and not calibrate:
+        raise ConfigError("--int8 needs images such as the model will see: --calibrate FOLDER, or dataset=NAME")
+    with busy("exporting") as step:
+        material = None
+        if calibrate:
+            from sofed_flwr.analysis.export_images import images_for
+
+            step("reading images")
+            material = images_for(model, source, calibrate)
+        remarks, rows = export_onnx(model, out, order, material, int8, step)
+    for line in remarks:
+        console.print(line, soft_wrap=True, highlight=False)
+    console.print(plain_table("", rows, lines=False))
+    typer.echo(str(out))
 
 
 def predict(
