@@ -36,28 +36,23 @@ def extract(encode: Callable[[Tensor], Tensor], data: LabeledImages, batch: int 
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
     """Raise AssertionError if the block changes a parameter, a buffer or a training flag of `module`."""
-    before = {name: tensor.detach().clone() for name, tensor in _tensors(module).items()}
-    modes = _modes(module)
+    before = _contents(module)
     yield
-    after = _tensors(module)
+    after = _contents(module)
     for name in before | after:
-        if name not in before or name not in after or not _same_bits(before[name], after[name]):
-            raise AssertionError(f"the encoder's tensor '{name}' changed; it must stay frozen")
-    for name, mode in _modes(module).items():
-        if mode != modes.get(name):
-            raise AssertionError(f"the training flag of '{name}' is {mode}, was {modes.get(name)}")
+        if before.get(name) != after.get(name):
+            raise AssertionError(f"the encoder's {name} changed; it must stay frozen")
 
 
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and all buffers by name; `state_dict` would leave out the non-persistent ones."""
-    return dict(module.named_parameters()) | dict(module.named_buffers())
+def _contents(module: nn.Module) -> dict[str, object]:
+    """All tensors (`state_dict` would leave out non-persistent buffers), then the training flags.
 
-
-def _modes(module: nn.Module) -> dict[str, bool]:
-    return {name or type(module).__name__: part.training for name, part in module.named_modules()}
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equality of the stored bytes, so that a NaN equals itself: a diverged encoder is still unchanged."""
-    same_kind = a.shape == b.shape and a.dtype == b.dtype
-    return same_kind and torch.equal(a.reshape(-1).view(torch.uint8), b.detach().reshape(-1).view(torch.uint8))
+    Tensors are compared as bytes, so that a NaN equals itself: a diverged encoder is still unchanged.
+    """
+    contents: dict[str, object] = {}
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        content = tensor.detach().reshape(-1).view(torch.uint8).cpu().numpy().tobytes()
+        contents[f"tensor '{name}'"] = (tensor.shape, tensor.dtype, content)
+    for name, part in module.named_modules():
+        contents[f"training flag of '{name or type(module).__name__}'"] = part.training
+    return contents
