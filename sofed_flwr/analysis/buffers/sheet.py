@@ -59,11 +59,7 @@ def _thumbnails(images: Tensor) -> list[Pixels]:
     """Larger by a whole factor, so that pixels stay pixels, or smaller by averages; (n, h, w, 3)."""
     height, width = images.shape[-2:]
     longest = max(height, width)
-    if longest <= SIDE:
-        factor = SIDE // longest
-        scaled = images.repeat_interleave(factor, dim=2).repeat_interleave(factor, dim=3)
-    else:
-        size = (max(1, height * SIDE // longest), max(1, width * SIDE // longest))
-        parts = [functional.adaptive_avg_pool2d(unit_range(part), size) for part in torch.split(images, 64)]
-        scaled = torch.cat(parts).mul_(255).round_().to(torch.uint8)
-    return list(scaled.permute(0, 2, 3, 1).numpy())
+    times, over = (SIDE // longest, 1) if longest <= SIDE else (SIDE, longest)
+    size = (max(1, height * times // over), max(1, width * times // over))
+    parts = [functional.adaptive_avg_pool2d(unit_range(part), size) for part in torch.split(images, 64)]
+    return list(torch.cat(parts).mul_(255).round_().to(torch.uint8).permute(0, 2, 3, 1).numpy())
