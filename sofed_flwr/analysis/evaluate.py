@@ -25,14 +25,6 @@ class Measurement(NamedTuple):
     remarks: list[str]
 
 
-class Data(NamedTuple):
-    """The dataset for an encoder, its images, and remarks for the reader."""
-
-    config: RunConfig
-    split: Split
-    remarks: list[str]
-
-
 def evaluate(file: Path, overrides: Sequence[str]) -> Measurement:
     """Run the evaluators of the configuration on an encoder."""
     encoder = load_encoder(file)
@@ -43,14 +35,17 @@ def evaluate(file: Path, overrides: Sequence[str]) -> Measurement:
     return Measurement(_described(config, split), values, remarks)
 
 
-def data_for(encoder: FrozenEncoder, file: Path, overrides: Sequence[str]) -> Data:
-    """What overrides choose, at the size of the encoder's training; without a choice the images it was trained on."""
+def data_for(encoder: FrozenEncoder, file: Path, overrides: Sequence[str]) -> tuple[RunConfig, Split, list[str]]:
+    """What overrides choose, at the size of the encoder's training; without a choice the images it was trained on.
+
+    With the configuration that loads it, and remarks for the reader.
+    """
     keys = {override.partition("=")[0].lstrip("+") for override in overrides}
     known = [] if keys & CHOOSING else training_data(file, encoder.facts)
     config = _at_training_size(compose(merged(known, overrides)), encoder, keys)
     split = build_dataset(config)
     remarks = [] if known or keys & CHOOSING else ["the file does not say on which data the encoder was trained"]
-    return Data(config, split, [*remarks, *_size_remarks(encoder, split)])
+    return config, split, [*remarks, *_size_remarks(encoder, split)]
 
 
 def _at_training_size(config: RunConfig, encoder: FrozenEncoder, keys: set[str]) -> RunConfig:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from sofed_flwr.analysis.evaluate import data_for
-from sofed_flwr.classifier.labels import Choice, LabelSet, names_of, of_dataset
+from sofed_flwr.classifier.labels import Choice, names_of, of_dataset
 from sofed_flwr.classifier.model import Classifier
 from sofed_flwr.classifier.model_directory import Model
 from sofed_flwr.classifier.onnx_export import Material
@@ -35,22 +34,16 @@ def images_for(model: Model, place: Path, words: Sequence[str]) -> Material:
     _refuse_other_size(model, split.train.images)
     classes = len(np.unique(split.train.labels))
     if not isinstance(model, Classifier) or classes < 2:
-        chosen = np.unique(np.linspace(0, len(split.train) - 1, IMAGES).astype(int))
-        return Material(split.train.images[chosen], np.array(split.test.images), None, tuple(remarks))
+        return Material(split.train.images, np.array(split.test.images), None, tuple(remarks))
     names = names_of(build(config.dataset, "dataset"))
     found = of_dataset(split, names, "the images", Choice(per_class=max(1, IMAGES // classes)), remarks)
     assert found.test is not None, "a dataset has test images"
-    targets = _targets(found, model.classes)
+    targets = None
+    if set(found.classes) <= set(model.classes):
+        numbers = np.array([model.classes.index(name) for name in found.classes])
+        targets = torch.from_numpy(numbers[found.test.data.labels])
     remarks = [*found.remarks, OTHER_CLASSES if targets is None else NO_TEST]
     return Material(found.train.data.images, found.test.data.images, targets, tuple(remarks))
-
-
-def _targets(found: LabelSet, classes: Sequence[str]) -> Tensor | None:
-    """The numbers that the model has for the classes of the test images."""
-    if found.test is None or not set(found.classes) <= set(classes):
-        return None
-    numbers = np.array([classes.index(name) for name in found.classes])
-    return torch.from_numpy(numbers[found.test.data.labels])
 
 
 def _refuse_other_size(model: Model, images: Pixels) -> None:

@@ -5,7 +5,6 @@ The labels are in a folder, in a CSV, or in a dataset that overrides choose, as 
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,19 +16,14 @@ from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.encoder import FrozenEncoder, load_encoder
 
 
-class Result(NamedTuple):
-    """What the reader must know of the labels, and what became of them."""
-
-    remarks: list[str]
-    fitted: Fit
-
-
-def fit_labels(place: Path, words: Sequence[str], choice: Choice, fine_tuning: bool, watch: Watch) -> Result:
-    """`place` is of an encoder or of a model, `words` are one path or overrides."""
+def fit_labels(
+    place: Path, words: Sequence[str], choice: Choice, fine_tuning: bool, watch: Watch
+) -> tuple[list[str], Fit]:
+    """`place` is of an encoder or of a model, `words` are one path or overrides; remarks come before the result."""
     encoder = load_encoder(place)
     labels = _labels(encoder, place, words, choice, watch)
     remarks = [*labels.remarks, *_fewer(labels, choice)]
-    return Result(remarks, fit(encoder, labels, choice, fine_tuning, watch))
+    return remarks, fit(encoder, labels, choice, fine_tuning, watch)
 
 
 def _fewer(labels: LabelSet, choice: Choice) -> list[str]:
@@ -48,7 +42,6 @@ def _labels(encoder: FrozenEncoder, place: Path, words: Sequence[str], choice: C
         return read_labels(Path(words[0]), encoder.image_size, choice, watch)
     if wrong := [word for word in words if "=" not in word]:
         raise ConfigError(f"{wrong[0]}: expected one folder or CSV of labels, or overrides such as dataset=shapes")
-    file = place / "encoder.safetensors" if place.is_dir() else place
-    config, split, remarks = data_for(encoder, file, words)
+    config, split, remarks = data_for(encoder, place, words)
     names = names_of(build(config.dataset, "dataset"))
     return of_dataset(split, names, f"dataset={config.choices.get('dataset')}", choice, remarks)
