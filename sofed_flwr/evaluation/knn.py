@@ -29,23 +29,23 @@ class KNN:
 
     def run(self, train: Features, test: Features) -> Iterator[tuple[str, float]]:
         """Yield ("knn", top-1 accuracy in percent); a test class without a train image counts as wrong."""
-        classes = int(train.labels.max()) + 1
-        rows = max(1, SIMILARITIES // len(train.labels))
-        rankings = (
-            knn_predict(block, train.values, train.labels, classes, self.k, self.temperature)
+        classes, targets = torch.unique(train.labels, return_inverse=True)  # labels may be any numbers
+        rows = max(1, SIMILARITIES // len(targets))
+        predicted = [
+            knn_predict(block, train.values, targets, len(classes), self.k, self.temperature)
             for block in torch.split(test.values, rows)
-        )
-        yield "knn", accuracy(torch.cat([ranking[:, 0] for ranking in rankings]), test.labels)
+        ]
+        yield "knn", accuracy(classes[torch.cat(predicted)], test.labels)
 
 
 def knn_predict(queries: Tensor, bank: Tensor, bank_labels: Tensor, classes: int, k: int, temperature: float) -> Tensor:
-    """Classes ranked by votes, best first: (n, d) queries against a (m, d) bank with labels (m,) -> (n, classes).
+    """The class with most votes: (n, d) queries against a (m, d) bank with labels (m,) -> (n,).
 
     Equal votes go to the lower class; k is capped at m.
     """
     similarity = functional.normalize(queries, dim=1) @ functional.normalize(bank, dim=1).T  # (n, m)
     top, neighbours = similarity.topk(min(k, len(bank)), dim=1)  # (n, k)
-    # relative to the best neighbour: the same ranking, and a small temperature neither overflows nor underflows
+    # relative to the best neighbour: the same winner, and a small temperature neither overflows nor underflows
     weights = ((top - top[:, :1]) / temperature).exp()
     votes = weights.new_zeros(len(queries), classes).scatter_add_(1, bank_labels[neighbours], weights)
-    return votes.argsort(dim=1, descending=True, stable=True)
+    return votes.argmax(dim=1)
