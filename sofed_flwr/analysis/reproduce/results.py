@@ -6,14 +6,14 @@ differences to the first row that was run are paired by seed.
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from math import sqrt
 from statistics import mean, stdev
 from typing import Any
 from urllib.parse import quote
 
-from sofed_flwr.analysis.reproduce.grid import Column, Line, Table
+from sofed_flwr.analysis.reproduce.grid import Column, Table
 from sofed_flwr.analysis.reproduce.records import RunRecord
 from sofed_flwr.core.markdown import markdown_table
 
@@ -35,11 +35,7 @@ def collect(
         **facts,
         "seeds": len({run.seed for run in runs if run.finished}),
         "reference": reference,
-        "cells": [
-            _cell(row, column, paper, reference, runs, _relative(batch_seconds, table))
-            for row in table.rows
-            for column, paper in zip(table.columns, row.printed(len(table.columns)), strict=True)
-        ],
+        "cells": list(_cells(table, runs, reference, batch_seconds)),
         "untrained": _untrained(table, runs),
         "batch_seconds": dict(batch_seconds),
         "runs": [run.model_dump(mode="json") for run in runs],
@@ -48,9 +44,7 @@ def collect(
 
 def markdown(results: Results, table: Table) -> str:
     """The table as markdown, with the command of every row."""
-    by_place = {(cell["row"], cell["column"]): cell for cell in results["cells"]}
     names = [column.name for column in table.columns]
-    body = [[row.name, *(_text(by_place[row.name, name]) for name in names)] for row in table.rows]
     untrained = [_one(results["untrained"].get(name)) for name in names]
     runs = [[run["row"], str(run["seed"]), _one(run["seconds"]), _command(run)] for run in results["runs"]]
     done = [run["seconds"] for run in results["runs"] if run["seconds"]]
@@ -63,8 +57,8 @@ def markdown(results: Results, table: Table) -> str:
             "",
             f"Ours at scale `{results['scale']}` ({seeds}), the paper's in brackets.",
             "",
-            _table(["", *names], *body, ["untrained encoder", *untrained]),
-            *_difference_table(results, table),
+            _table(["", *names], *_rows(results, table, _text), ["untrained encoder", *untrained]),
+            *_difference_table(results, table, names),
             f"![plot]({quote(results['stem'])}.svg)",
             "",
             *(f"`{command}`  " for command in results["commands"]),
@@ -75,17 +69,19 @@ def markdown(results: Results, table: Table) -> str:
     )
 
 
-def _difference_table(results: Results, table: Table) -> list[str]:
+def _difference_table(results: Results, table: Table, names: Sequence[str]) -> list[str]:
     """Rows less the first one that was run, where seeds allow it."""
-    by_place = {(cell["row"], cell["column"]): cell["difference"] for cell in results["cells"]}
-    others = [row.name for row in table.rows if row.name != results["reference"]]
-    body = [[row, *(by_place[row, column.name] for column in table.columns)] for row in others]
-    if not any(any(line[1:]) for line in body):
+    first = results["reference"]
+    others = [row for row in _rows(results, table, lambda cell: str(cell["difference"])) if row[0] != first]
+    if not any(any(row[1:]) for row in others):
         return []
-    words = (
-        f"Difference to {results['reference']}, paired by seed, with its 95 % interval where there are several seeds."
-    )
-    return [words, "", _table(["", *(column.name for column in table.columns)], *body)]
+    words = f"Difference to {first}, paired by seed, with its 95 % interval where there are several seeds."
+    return [words, "", _table(["", *names], *others)]
+
+
+def _rows(results: Results, table: Table, text: Callable[[Mapping[str, Any]], str]) -> list[list[str]]:
+    """Name of every row, then a text for each of its cells."""
+    return [[row.name, *(text(cell) for cell in results["cells"] if cell["row"] == row.name)] for row in table.rows]
 
 
 def machine() -> str:
@@ -95,24 +91,23 @@ def machine() -> str:
     return f"{cores} cores {platform.machine()}, Python {platform.python_version()}, {versions}"
 
 
-def _cell(
-    row: Line,
-    column: Column,
-    paper: float | None,
-    reference: str,
-    runs: Sequence[RunRecord],
-    batch_time: Mapping[str, float],
-) -> dict[str, Any]:
-    values = _by_seed(row.name, column, runs)
-    timed = [batch_time[row.name]] if row.name in batch_time else []
-    return {
-        "row": row.name,
-        "column": column.name,
-        "value": column.value,
-        "ours": timed if column.value == "batch_time" else list(values.values()),
-        "difference": paired_difference(values, _by_seed(reference, column, runs)),
-        "paper": paper,
-    }
+def _cells(
+    table: Table, runs: Sequence[RunRecord], reference: str, batch_seconds: Mapping[str, float]
+) -> Iterator[dict[str, Any]]:
+    """Row by row, in the order of the columns; batch times in percent of the first row's."""
+    first = batch_seconds.get(table.rows[0].name)
+    for row in table.rows:
+        timed = [100 * batch_seconds[row.name] / first] if first and row.name in batch_seconds else []
+        for column, paper in zip(table.columns, row.printed(len(table.columns)), strict=True):
+            ours, others = (_by_seed(name, column, runs) for name in (row.name, reference))
+            yield {
+                "row": row.name,
+                "column": column.name,
+                "value": column.value,
+                "ours": timed if column.value == "batch_time" else list(ours.values()),
+                "difference": paired_difference(ours, others),
+                "paper": paper,
+            }
 
 
 def paired_difference(row: Mapping[int, float], first: Mapping[int, float]) -> str:
@@ -127,11 +122,6 @@ def paired_difference(row: Mapping[int, float], first: Mapping[int, float]) -> s
 
 def _by_seed(row: str, column: Column, runs: Sequence[RunRecord]) -> dict[int, float]:
     return {run.seed: run.values[column.name] for run in runs if run.row == row and column.name in run.values}
-
-
-def _relative(batch_seconds: Mapping[str, float], table: Table) -> dict[str, float]:
-    first = batch_seconds.get(table.rows[0].name)
-    return {row: 100 * seconds / first for row, seconds in batch_seconds.items()} if first else {}
 
 
 def _untrained(table: Table, runs: Sequence[RunRecord]) -> dict[str, float]:
