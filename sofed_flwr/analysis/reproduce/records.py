@@ -88,8 +88,8 @@ def record(cell: Cell, directory: RunDirectory, table: Table, failure: str | Non
         read_off = {column.name: column.value for column in table.columns if column.name in cell.columns}
         ours = {
             "seconds": summary.seconds,
-            "values": _present({name: read_value(value, summary) for name, value in read_off.items()}),
-            "untrained": _present({name: _accuracy(value, summary.untrained) for name, value in read_off.items()}),
+            "values": _by_column(read_off, summary),
+            "untrained": _by_column(read_off, summary.untrained),
             "steps_per_round": _steps_per_round(directory) if table.over == "seconds" else None,
             "curves": {name: _curve(directory, name) for name in table.curves},
             "traces": [read_trace(file) for file in find_traces(directory.path).values()] if table.trace else [],
@@ -108,18 +108,13 @@ def merged(earlier: Sequence[RunRecord], now: Sequence[RunRecord], grid: Sequenc
     return [kept[key] for key in settings if key in kept]
 
 
-def read_value(name: str, summary: Summary) -> float | None:
-    """One value of a run by its name in `paper.yaml`; ratios in percent."""
-    ratio = {"rescoring": summary.rescoring_ratio, "discard": summary.discard_ratio}.get(name)
-    return _accuracy(name, summary) if ratio is None else 100 * ratio
-
-
-def _accuracy(name: str, accuracies: Accuracies) -> float | None:
-    return accuracies.knn if name == "knn" else accuracies.linear.get(name.removeprefix("linear_"))
-
-
-def _present(values: Mapping[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if value is not None}
+def _by_column(names: Mapping[str, str], found: Accuracies) -> dict[str, float]:
+    """Each column's value, by the name that `paper.yaml` has for it; ratios in percent."""
+    known = {"knn": found.knn, **{f"linear_{share}": value for share, value in found.linear.items()}}
+    if isinstance(found, Summary):
+        ratios = {"rescoring": found.rescoring_ratio, "discard": found.discard_ratio}
+        known |= {name: 100 * ratio for name, ratio in ratios.items() if ratio is not None}
+    return {column: value for column, name in names.items() if (value := known.get(name)) is not None}
 
 
 def _settings(overrides: Sequence[str]) -> set[str]:
