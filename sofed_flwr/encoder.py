@@ -20,6 +20,7 @@ from sofed_flwr.config.instantiate import Component, build
 from sofed_flwr.core.app_files import version, written_by
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.core.records import State
+from sofed_flwr.core.state_dicts import unlike
 from sofed_flwr.images.batches import Images, as_pixels
 from sofed_flwr.images.decoding import has_image_name
 from sofed_flwr.storage.generations import read_file, write_file
@@ -129,11 +130,9 @@ def without_head(state: State) -> State:
 
 
 def refuse_other(state: State, expected: State) -> None:
-    """Names first: a weight of a single number would be broadcast silently."""
-    for name in sorted(state.keys() | expected.keys()):
-        seen, wanted = (_described(tensors.get(name)) for tensors in (state, expected))
-        if seen != wanted:
-            raise ConfigError(f"its weights are of another architecture: {name} is {seen}, expected {wanted}")
+    """Before they are loaded: a weight of a single number would be broadcast silently."""
+    if (difference := unlike(state, expected, "those of its architecture")) is not None:
+        raise ConfigError(f"its weights are of another architecture: {difference}")
 
 
 def _refuse_one_array_or_a_list(images: object) -> None:
@@ -153,10 +152,6 @@ def _warn_of_another_size(given: tuple[int, int], trained: tuple[int, int] | Non
     sizes = f"{given[0]} x {given[1]} pixels, and the encoder was trained at {trained[0]} x {trained[1]}"
     remedy = "scale them, or give paths or pictures of PIL, which are scaled"
     warnings.warn(f"the arrays have {sizes}: the answers may be wrong; {remedy}", stacklevel=4)  # who called features
-
-
-def _described(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
 
 
 def _image_size(meta: Mapping[str, Any]) -> tuple[int, int] | None:
