@@ -9,10 +9,10 @@ The file may come from anybody. Its architecture is one of this project's encode
 
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -36,8 +36,6 @@ LARGEST_IMAGE = 2048
 """Pixels of a side that a file may claim."""
 
 EXPECTED = "expected the directory of a model or of a run, or encoder.safetensors"
-_WARNED: set[tuple[tuple[int, int], tuple[int, int]]] = set()
-"""Sizes of arrays and of training that a warning named in this process."""
 MOST_LABELS = 10**9
 """Images that a file may claim to be fine-tuned on."""
 
@@ -53,11 +51,6 @@ class FrozenEncoder(nn.Module):
         self.eval()
 
     @property
-    def fine_tuned(self) -> bool:
-        """Whether labels moved its weights: what it says of those images is no longer a test."""
-        return self.facts.get("fine_tuned") is not None
-
-    @property
     def feature_dim(self) -> int:
         """Numbers per image."""
         return int(self.backbone.feature_dim)  # type: ignore[arg-type]
@@ -68,7 +61,6 @@ class FrozenEncoder(nn.Module):
 
         Arrays of another size than that of training are computed as they are, with a warning.
         """
-        _refuse_one_array_or_a_list(images)
         pixels = as_pixels(images, self.image_size)
         _warn_of_another_size((pixels.shape[2], pixels.shape[3]), self.image_size)
         device = next(self.backbone.parameters()).device
@@ -135,20 +127,11 @@ def refuse_other(state: State, expected: State) -> None:
         raise ConfigError(f"its weights are of another architecture: {difference}")
 
 
-def _refuse_one_array_or_a_list(images: object) -> None:
-    """The two arrays that people try first, each with its remedy."""
-    if isinstance(images, np.ndarray | Tensor) and images.ndim == 3:
-        shape = tuple(images.shape)
-        raise ValueError(f"images are {shape}, which is one image without an axis for several; add it: images[None]")
-    if isinstance(images, list | tuple) and any(isinstance(image, np.ndarray | Tensor) for image in images):
-        raise TypeError("images are a list of arrays; make one of them: np.stack(images), torch.stack(images)")
-
-
+@cache
 def _warn_of_another_size(given: tuple[int, int], trained: tuple[int, int] | None) -> None:
     """Once for every size: a network answers at any, and nothing else would tell."""
-    if trained is None or given == trained or (given, trained) in _WARNED:
+    if trained is None or given == trained:
         return
-    _WARNED.add((given, trained))
     sizes = f"{given[0]} x {given[1]} pixels, and the encoder was trained at {trained[0]} x {trained[1]}"
     remedy = "scale them, or give paths or pictures of PIL, which are scaled"
     warnings.warn(f"the arrays have {sizes}: the answers may be wrong; {remedy}", stacklevel=4)  # who called features

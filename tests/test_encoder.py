@@ -13,7 +13,7 @@ from torch import nn
 from sofed_flwr import load_classifier
 from sofed_flwr.config.instantiate import build
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
-from sofed_flwr.encoder import FrozenEncoder, load_encoder, save_encoder
+from sofed_flwr.encoder import FrozenEncoder, _warn_of_another_size, load_encoder, save_encoder
 from sofed_flwr.storage.generations import read_file, write_file
 from tests.support.federation import compose_once
 
@@ -135,8 +135,8 @@ def test_images_follow_the_encoder_to_its_device(encoder: FrozenEncoder, pixels:
     assert (features.device.type, features.shape) == ("meta", (len(pixels), encoder.feature_dim))
 
 
-def test_arrays_of_another_size_are_warned_of_once(encoder: FrozenEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sofed_flwr.encoder._WARNED", set())
+def test_arrays_of_another_size_are_warned_of_once(encoder: FrozenEncoder) -> None:
+    _warn_of_another_size.cache_clear()
     small, right = (torch.zeros(2, 3, size, 32, dtype=torch.uint8) for size in (16, 32))
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")

@@ -28,7 +28,7 @@ class LabelWarning(NamedTuple):
 
 def about_encoder(encoder: FrozenEncoder) -> list[LabelWarning]:
     """One that was fine-tuned may have learned the very images it is evaluated on; its file does not say which."""
-    if not encoder.fine_tuned:
+    if encoder.facts.get("fine_tuned") is None:
         return []
     sentence = "the encoder was trained with labels; if these images are among them, the accuracy is too high"
     return [LabelWarning(sentence)]

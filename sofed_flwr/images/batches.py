@@ -34,6 +34,8 @@ def as_pixels(images: Images, size: Size | None) -> Tensor:
     several = [images] if isinstance(images, Image) else images
     if not isinstance(several, list | tuple) or not several:
         raise TypeError(f"images are {_described(images)}; {EXPECTED}, or pictures of PIL, or paths")
+    if any(isinstance(image, np.ndarray | Tensor) for image in several):
+        raise TypeError("images are a list of arrays; make one of them: np.stack(images), torch.stack(images)")
     return torch.from_numpy(np.stack([read_image(image, size) for image in several]))
 
 
@@ -57,6 +59,8 @@ def _colours_first(images: Tensor) -> Tensor:
 
 
 def _refuse_other_than_pixels(dtype: str, shape: tuple[int, ...]) -> None:
+    if len(shape) == 3:
+        raise ValueError(f"images are {shape}, which is one image without an axis for several; add it: images[None]")
     colours = [axis for axis in (1, 3) if len(shape) == 4 and shape[axis] == 3]
     if dtype != "uint8" or not colours or 0 in shape:
         raise ValueError(f"images are {dtype} {shape}; {EXPECTED}")

@@ -281,7 +281,7 @@ def test_fine_tuning_that_changes_nothing_is_not_kept(monkeypatch: pytest.Monkey
     found = fitted(labels_of(two_kinds(gratings(40))), True)
     assert found.kept.name == FROZEN
     assert found.classifier.facts["training"] == FROZEN
-    assert not found.classifier.encoder.fine_tuned
+    assert "fine_tuned" not in found.classifier.encoder.facts
 
 
 def test_of_many_labels_one_fold_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
