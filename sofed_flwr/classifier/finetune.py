@@ -9,9 +9,8 @@ arXiv 1706.04599): that changes no answer, but makes probabilities that mean som
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from copy import deepcopy
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -66,7 +65,7 @@ class FineTuning(NamedTuple):
 def fine_tune(frozen: Network, data: LabeledImages, found: FineTuning, seed: int, watch: Watch) -> Network:
     """Train on all labels as validation says; the encoder's facts say so, wherever it is used from now on."""
     generator = rng.generator(seed, rng.SERVER, 0, "fine-tuning")
-    *_, network = _stages(frozen, data, found.stages, generator, partial(watch, what="fine-tuning on all labels"))
+    *_, network = _stages(frozen, data, found.stages, generator, watch, "fine-tuning on all labels")
     with torch.no_grad():
         for parameter in network.head.parameters():
             parameter.div_(found.temperature)
@@ -85,8 +84,8 @@ def validate(
         rest = np.setdiff1d(np.arange(len(data)), fold)
         head = solve(Features(features.values[rest], features.labels[rest]), frozen.head.out_features, l2)
         start, generator = Network(frozen.encoder, head.as_module()), rng.generator(seed, number, 0, "fine-tuning")
-        watched = partial(watch, what=f"fine-tuning without fold {number + 1} of {len(used)}")
-        for stage, network in enumerate(_stages(start, _part(data, rest), STAGES, generator, watched)):
+        what = f"fine-tuning without fold {number + 1} of {len(used)}"
+        for stage, network in enumerate(_stages(start, _part(data, rest), STAGES, generator, watch, what)):
             logits[stage, fold] = network.logits(_part(data, fold))
     tried = [Validation(values, used) for values in logits]
     best = max(range(STAGES), key=lambda stage: (tried[stage].correct(features.labels), -stage))
@@ -95,11 +94,7 @@ def validate(
 
 
 def _stages(
-    start: Network,
-    data: LabeledImages,
-    count: int,
-    generator: torch.Generator,
-    watch: Callable[[Sequence[int]], Iterable[int]],
+    start: Network, data: LabeledImages, count: int, generator: torch.Generator, watch: Watch, what: str
 ) -> Iterator[Network]:
     """AdamW with a cosine schedule; the network after each of the first stages."""
     backbone, head = deepcopy(start.encoder.backbone).requires_grad_(True), deepcopy(start.head).requires_grad_(True)
@@ -108,7 +103,7 @@ def _stages(
     optimizer = torch.optim.AdamW(parameters, LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     batches = _batches(len(data), generator)
-    for step in watch(range(1, steps * count // STAGES + 1)):
+    for step in watch(range(1, steps * count // STAGES + 1), what):
         batch = _part(data, next(batches))
         logits = head(backbone(VIEWS(torch.from_numpy(batch.images), generator)))
         optimizer.zero_grad()

@@ -1,9 +1,9 @@
 """The labels a classifier is fitted on: images, their classes, and which of them are chosen."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,12 +15,8 @@ from sofed_flwr.core.redaction import one_line
 from sofed_flwr.evaluation.linear import per_class, stratified
 from sofed_flwr.images.decoding import decode
 
-
-class Watch(Protocol):
-    """Gives the same things one by one, and shows how far that is."""
-
-    def __call__(self, items: Sequence[Any], what: str) -> Iterable[Any]:
-        """`what` is being done with them."""
+Watch = Callable[[Sequence[Any], str], Iterable[Any]]
+"""Gives the same things one by one, and shows how far that is; the text says what is being done with them."""
 
 
 class Choice(NamedTuple):
@@ -76,7 +72,7 @@ def read_labels(place: Path, size: tuple[int, int], choice: Choice, watch: Watch
             try:
                 images.append(decode(file, size))
             except Exception as error:  # PIL's decoders raise whatever a broken file makes them stumble over
-                failures.append(one_line(f"{name}: {error}"))
+                failures.append(f"{name}: {error}")
             else:
                 labels.append(numbers[label])
                 names.append(name)
@@ -86,13 +82,11 @@ def read_labels(place: Path, size: tuple[int, int], choice: Choice, watch: Watch
     train = read([found.train[place] for place in chosen], "labelled")
     test = None if found.test is None else read(found.test, "test")
     _refuse_lost(place, found.classes, train, test, failures)
-    failures += [one_line(f"{_name(Path(photo), found)}: {why}") for photo, why in found.passed_over.photos]
+    failures += [f"{_name(Path(photo), found)}: {why}" for photo, why in found.passed_over.photos]
     remarks = [f"{len(failures)} unreadable images left out, the first is {failures[0]}"] if failures else []
     if links := found.passed_over.folders:
-        remarks.append(
-            one_line(f"{len(links)} links to folders are not followed, the first is {_name(Path(links[0]), found)}")
-        )
-    return LabelSet(found.classes, train, test, "folder" if place.is_dir() else "CSV", tuple(remarks))
+        remarks.append(f"{len(links)} links to folders are not followed, the first is {_name(Path(links[0]), found)}")
+    return LabelSet(found.classes, train, test, "folder" if place.is_dir() else "CSV", tuple(map(one_line, remarks)))
 
 
 def _name(file: Path, found: LabelFiles) -> str:

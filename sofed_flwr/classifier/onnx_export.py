@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,17 +38,10 @@ class Material:
     remarks: tuple[str, ...] = ()
 
 
-class Exported(NamedTuple):
-    """What the user is told: sentences, and a table of headings and rows."""
-
-    remarks: list[str]
-    table: list[list[str]]
-
-
 def export_onnx(
     model: Model, out: Path, layout: Layout, material: Material | None, int8: bool, step: Callable[[str], None]
-) -> Exported:
-    """Write `out`, or nothing; without material, images are generated. `step` is told what is being done."""
+) -> tuple[list[str], list[list[str]]]:
+    """Write `out`, or nothing; returns remarks and a table for the user. `step` is told what is being done."""
     if out.suffix != SUFFIX or out.is_dir():
         raise ConfigError(f"--out {out}: expected a file whose name ends with {SUFFIX}")
     if (size := model.image_size) is None:
@@ -76,7 +68,7 @@ def export_onnx(
     write_atomically(out, files[INT8 if int8 else FP32].content)
     if int8:
         remarks.append(f"int8 against fp32: {_difference(measured[FP32], measured[INT8])}")
-    return Exported(remarks, table(measured, {name: len(file.content) for name, file in files.items()}))
+    return remarks, table(measured, {name: len(file.content) for name, file in files.items()})
 
 
 def as_layout(name: str | None) -> Layout:

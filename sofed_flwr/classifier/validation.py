@@ -49,7 +49,7 @@ class Validation(NamedTuple):
         return functional.cross_entropy(self.logits[evaluated], labels[evaluated]).item()
 
 
-def deal_folds(labels: Labels, seed: int, count: int = FOLDS) -> list[Indices]:
+def deal_folds(labels: Labels, seed: int) -> list[Indices]:
     """Each class is shuffled and dealt in turn, one class going on where the last one stopped; no fold is empty.
 
     So folds differ by at most one image in size, and by at most one in each class.
@@ -57,7 +57,7 @@ def deal_folds(labels: Labels, seed: int, count: int = FOLDS) -> list[Indices]:
     order = numpy_generator(seed, "validation folds").permutation(len(labels))
     members = [order[labels[order] == label] for label in np.unique(labels)]
     dealt = np.concatenate([images for images in members if len(images) > 1] or [np.empty(0, np.int64)])
-    return [np.sort(dealt[start::count]) for start in range(min(count, len(dealt)))]
+    return [np.sort(dealt[start::FOLDS]) for start in range(min(FOLDS, len(dealt)))]
 
 
 def cross_validate(

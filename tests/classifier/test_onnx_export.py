@@ -173,12 +173,10 @@ def test_an_export_tells_accuracy_likeness_and_speed_of_what_it_wrote(
     targets[0] = (targets[0] + 1) % 3
     material = Material(IMAGES.numpy(), IMAGES.numpy(), targets)
     out = tmp_path / "new" / "model.onnx"
-    told = export_onnx(classifier, out, "NHWC", material, int8=True, step=lambda _: None)
-    assert told.remarks[0].startswith("parity with torch on 100 given images: largest difference ")
-    assert re.match(
-        r"int8 against fp32: accuracy [+-]\d\.\d\d points; \d+\.\d\d times as fast at 1 and", told.remarks[1]
-    )
-    rows = {row[0]: row for row in told.table[1:]}
+    remarks, table = export_onnx(classifier, out, "NHWC", material, int8=True, step=lambda _: None)
+    assert remarks[0].startswith("parity with torch on 100 given images: largest difference ")
+    assert re.match(r"int8 against fp32: accuracy [+-]\d\.\d\d points; \d+\.\d\d times as fast at 1 and", remarks[1])
+    rows = {row[0]: row for row in table[1:]}
     assert rows["torch"][1:3] == ["99.00", "100.00"]
     assert rows["ONNX fp32"][1:3] == ["99.00", "100.00"]
     written = OnnxClassifier(out)
