@@ -4,8 +4,7 @@ The head is fitted on frozen features; fine-tuning is tried on request, and kept
 better. Test images, where there are any, measure the result and choose nothing.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from sofed_flwr.classifier.assessment import Assessment, assess
 from sofed_flwr.classifier.finetune import Network
 from sofed_flwr.classifier.head import solve
 from sofed_flwr.classifier.labels import Choice, LabelSet, Watch
-from sofed_flwr.classifier.model import Classifier
+from sofed_flwr.classifier.model import Classifier, one_thread
 from sofed_flwr.classifier.validation import Validation, choose_l2, deal_folds
 from sofed_flwr.classifier.warnings import LabelWarning, about_accuracy, about_duplicates, about_encoder, about_few
 from sofed_flwr.core.errors import ConfigError
@@ -72,7 +71,7 @@ def fit(encoder: FrozenEncoder, labels: LabelSet, choice: Choice, fine_tuning: b
     size = data.images.shape[-2:]
     sized = FrozenEncoder(encoder.backbone, {**encoder.facts, "image_size": list(size)}, (size[0], size[1]))
     folds = deal_folds(data.labels, choice.seed)
-    with _one_thread():
+    with one_thread():  # batches run side by side (`extract`), and sums have one order on any number of cores
         features = _features(sized, data, watch)
         l2, validation = choose_l2(features, len(labels.classes), folds, watch)
         frozen = Network(sized, solve(features, len(labels.classes), l2).as_module())
@@ -93,21 +92,10 @@ def fit(encoder: FrozenEncoder, labels: LabelSet, choice: Choice, fine_tuning: b
     return Fit(Classifier(*kept.network, labels.classes, facts), kept, candidates, warnings)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Batches are what runs side by side (`extract`), and sums have one order, whatever the number of cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def _threads_for(network: nn.Module) -> AbstractContextManager[None]:
     """What trains it fastest: threads wait for each other at every operation of a small one."""
     small = sum(parameter.numel() for parameter in network.parameters()) <= SMALL
-    return _one_thread() if small else nullcontext()
+    return one_thread() if small else nullcontext()
 
 
 def _features(encoder: FrozenEncoder, data: LabeledImages, watch: Watch) -> Features:

@@ -1,6 +1,7 @@
 """A classifier people take away: the frozen encoder and a linear head (paper, sec. III-A: the second stage)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +24,17 @@ class Predictor(Protocol):
 
     def probabilities(self, images: Tensor) -> Tensor:
         """Pixels uint8 (n, 3, H, W) -> (n, classes), rows that sum to 1."""
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """torch computes every operation on one thread, and afterwards on as many as before."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Classifier(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sofed_flwr.classifier.model import Classifier
+from sofed_flwr.classifier.model import Classifier, one_thread
 from sofed_flwr.classifier.model_directory import Model
 from sofed_flwr.classifier.onnx_model import OnnxModel
 from sofed_flwr.core.errors import ConfigError
@@ -92,19 +92,15 @@ def _percent(values: Tensor) -> float:
     return 100 * float(values.double().mean())
 
 
+@one_thread()
 def _speeds(model: Model, exported: Mapping[str, OnnxModel], images: Tensor) -> dict[str, dict[int, float]]:
     speeds: dict[str, dict[int, float]] = {name: {} for name in (TORCH, *exported)}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for batch in BATCHES:
-            part = images[torch.arange(batch) % len(images)]
-            runs: dict[str, Callable[[], object]] = {TORCH: partial(torch_rows, model, part)}
-            runs |= {name: partial(graph.run, graph.laid_out(part)) for name, graph in exported.items()}
-            for name, seconds in interleaved(runs).items():
-                speeds[name][batch] = batch / seconds
-    finally:
-        torch.set_num_threads(threads)
+    for batch in BATCHES:
+        part = images[torch.arange(batch) % len(images)]
+        runs: dict[str, Callable[[], object]] = {TORCH: partial(torch_rows, model, part)}
+        runs |= {name: partial(graph.run, graph.laid_out(part)) for name, graph in exported.items()}
+        for name, seconds in interleaved(runs).items():
+            speeds[name][batch] = batch / seconds
     return speeds
 
 

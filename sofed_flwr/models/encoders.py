@@ -77,6 +77,5 @@ def _stage(into: int, out: int, count: int, stride: int) -> nn.Sequential:
     return nn.Sequential(BasicBlock(into, out, stride, shortcut), *rest)
 
 
-def resnet(blocks: Blocks, width: Width, stem: Stem) -> ResNet:
-    """Build a ResNet from its yaml."""
-    return ResNet(blocks=blocks, width=width, stem=stem)
+resnet = ResNet
+"""Its name in yaml and encoder files."""

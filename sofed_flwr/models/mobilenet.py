@@ -38,9 +38,8 @@ class MobileNetV3Small(nn.Module):
         return x.mean(dim=(2, 3))
 
 
-def mobilenet_v3_small(stem: Stem) -> MobileNetV3Small:
-    """Build a MobileNetV3-Small from its yaml."""
-    return MobileNetV3Small(stem=stem)
+mobilenet_v3_small = MobileNetV3Small
+"""Its name in yaml and encoder files."""
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:
