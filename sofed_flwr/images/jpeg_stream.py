@@ -4,9 +4,12 @@ Images are followed from marker to marker (ITU-T T.81, annex B): a search for th
 at the end of the thumbnail in its header.
 """
 
+import re
+
 START = b"\xff\xd8\xff"
-BEGIN = 0xD8
-END = 0xD9
+BEGIN, END = b"\xff\xd8", b"\xff\xd9"
+MARKER = re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
+"""But for those that stand within coded image data."""
 LONGEST_IMAGE = 2**25
 """32 MB, more than any camera's frame; anything longer is dropped."""
 
@@ -29,10 +32,14 @@ class Jpegs:
 
     def _end(self) -> int | None:
         """Where the first image ends, or None; `_place` is where reading continues with the next piece."""
-        while self._begins() and (marker := self._marker()) is not None:
-            if marker == END:
-                return self._place + 2
-            if marker == BEGIN:  # the image before was cut short
+        while self._begins():
+            if (marker := MARKER.search(self._rest, self._place)) is None:
+                self._place = max(self._place, len(self._rest) - self._rest.endswith(b"\xff"))
+                return None
+            self._place = marker.start()
+            if marker[0] == END:
+                return marker.end()
+            if marker[0] == BEGIN:  # the image before was cut short
                 self._drop(self._place)
             elif not self._skip():
                 return None
@@ -52,17 +59,6 @@ class Jpegs:
     def _drop(self, count: int) -> None:
         del self._rest[:count]
         self._place = 0
-
-    def _marker(self) -> int | None:
-        """The next marker from `_place` on, skipping coded image data; None if it has not arrived yet."""
-        while (place := self._rest.find(b"\xff", self._place)) >= 0 and place + 1 < len(self._rest):
-            code = self._rest[place + 1]
-            self._place = place
-            if code not in (0x00, 0xFF) and not 0xD0 <= code <= 0xD7:
-                return code
-            self._place = place + (1 if code == 0xFF else 2)
-        self._place = place if place >= 0 else len(self._rest)
-        return None
 
     def _skip(self) -> bool:
         """Skip a marker and its parameters; False if they have not arrived yet."""
