@@ -1,17 +1,18 @@
 """An ONNX file of ours: what it says of itself, its checksum, and whether it can be used; it may come from anybody."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError
 
 from sofed_flwr.classifier.model_directory import LONGEST_CLASS, MOST_CLASSES
 from sofed_flwr.classifier.onnx_limits import Graph, numbers_per_image, parsed, refuse_other_ports
+from sofed_flwr.config.instantiate import first_error
 from sofed_flwr.core.app_files import written_by
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
+from sofed_flwr.core.redaction import printable
 from sofed_flwr.encoder import LARGEST_IMAGE
 from sofed_flwr.storage.plain_files import read_plain_file
 
@@ -32,12 +33,12 @@ class Metadata(BaseModel):
     """What our files say of themselves, each value as JSON; an encoder has no classes."""
 
     model_config = ConfigDict(strict=True, frozen=True)
-    classes: Annotated[list[Name], Field(max_length=MOST_CLASSES)]
-    layout: Layout
-    image_size: Annotated[list[Side], Field(min_length=2, max_length=2)]
-    precision: Literal["fp32", "int8"]
-    digest: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-    version: str
+    classes: Json[Annotated[list[Name], Field(max_length=MOST_CLASSES)]]
+    layout: Json[Layout]
+    image_size: Json[Annotated[list[Side], Field(min_length=2, max_length=2)]]
+    precision: Json[Literal["fp32", "int8"]]
+    digest: Json[Annotated[str, Field(pattern="^[0-9a-f]{32}$")]]
+    version: Json[str]
 
     @property
     def shape(self) -> list[int]:
@@ -78,9 +79,10 @@ def checked(content: bytes, name: str) -> OnnxFile:
     written = ""
     try:
         model = parsed(content)
-        stated = _stated(model)
-        written = written_by(stated["version"])
-        metadata = _metadata(stated)
+        texts = {entry.key: entry.value for entry in model.metadata_props}
+        if "version" in texts:
+            written = written_by(printable(texts["version"].strip('"')))
+        metadata = _metadata(texts)
         before, _, after = content.rpartition(metadata.digest.encode())
         if metadata.digest != _digest(b"".join([before, BLANK.encode(), after])):
             raise ConfigError("its checksum does not match")
@@ -94,27 +96,13 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=len(BLANK) // 2).hexdigest()
 
 
-def _stated(model: Graph) -> dict[str, object]:
-    """Our part of the metadata."""
-    texts = {entry.key: entry.value for entry in model.metadata_props}
-    missing = [name for name in Metadata.model_fields if name not in texts]
-    if missing:
-        raise ConfigError(f"its metadata says nothing of {missing[0]}")
+def _metadata(texts: dict[str, str]) -> Metadata:
     if sum(map(len, texts.values())) > LARGEST_TEXT:
         raise ConfigError(f"its metadata has more than {LARGEST_TEXT} characters")
     try:
-        return {name: json.loads(texts[name]) for name in Metadata.model_fields}
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"its metadata is not JSON: {str(error)[:100]}") from error
-
-
-def _metadata(stated: dict[str, object]) -> Metadata:
-    try:
-        metadata = Metadata.model_validate(stated)
+        metadata = Metadata.model_validate(texts)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{place}={str(first['input'])[:50]}: {first['msg']}") from error
+        raise ConfigError(f"in its metadata {first_error(error)}") from error
     if len(set(metadata.classes)) < len(metadata.classes):
         raise ConfigError("classes: a name is there twice")
     return metadata

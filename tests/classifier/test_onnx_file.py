@@ -25,6 +25,7 @@ def refusal(place: Path, content: bytes) -> str:
     assert str(refused.value).startswith(str(place))
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 500
+    assert str(refused.value).isprintable()
     return str(refused.value)
 
 
@@ -53,20 +54,21 @@ def test_a_file_that_was_cut_off_or_has_a_wrong_byte_is_refused(place: Path) -> 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("classes", "5", "classes=5: Input should be a valid list"),
+        ("classes", "5", "classes=5: input should be a valid list"),
         ("classes", '["ant"]', "its probabilities are of another type or number"),
         ("classes", '["ant", "ant"]', "a name is there twice"),
         ("classes", '["ant", ""]', "classes.1="),
-        ("classes", "[" * 10**5, "not JSON"),
+        ("classes", "[" * 10**5, "invalid JSON"),
         ("classes", '"' + "a" * 2**22 + '"', "more than 4194304 characters"),
         ("classes", "[]", "its input and output are ['images', 'probabilities'], expected ['images', 'features']"),
         ("layout", '"NHWC"', "its images are of another type or size"),
-        ("layout", '"CHWN"', "layout=CHWN: Input should be 'NHWC' or 'NCHW'"),
+        ("layout", '"CHWN"', "layout=CHWN: input should be 'NHWC' or 'NCHW'"),
         ("image_size", "[4]", "image_size=[4]"),
         ("image_size", "[4, true]", "image_size.1=True"),
         ("image_size", "[4, 1000000]", "image_size.1=1000000"),
         ("precision", '"int4"', "precision=int4"),
         ("version", "7", "version=7"),
+        ("version", '"\x1b[2J"', 'version=" [2J": invalid JSON'),
     ],
 )
 def test_metadata_is_read_by_type_and_range(key: str, value: str, message: str, place: Path) -> None:
@@ -74,7 +76,7 @@ def test_metadata_is_read_by_type_and_range(key: str, value: str, message: str, 
 
 
 def test_a_file_of_another_program_or_version_is_refused(place: Path) -> None:
-    assert "its metadata says nothing of classes" in refusal(place, stranger(metadata={}))
+    assert "in its metadata classes is missing" in refusal(place, stranger(metadata={}))
     later = stranger(metadata=METADATA | {"version": '"9.9"', "layout": '"tiles"'})
     assert "; it was written by version 9.9, this is " in refusal(place, later)
     assert "its images are of another type or size" in refusal(place, stranger(kind=TensorProto.INT8))
