@@ -31,9 +31,8 @@ CHUNK = 2048
 SMALL = 1_000_000
 """Parameters up to which fine-tuning runs on one thread.
 
-Measured on two cores shared with other work, fastest step at 32 x 32 pixels on one thread and on two: ResNet-8 of width
-8 (80,000 parameters) 13 and 22 ms for 10 images, 20 and 30 ms for 30, and while the cores were busy 56 and 1031 ms for
-64; ResNet-18 (11 million) 0.56 and 0.55 s for 10 images, 2.7 and 2.3 s for 64.
+Measured at 32 x 32 pixels: for ResNet-8 of width 8 (80,000 parameters) a step on two threads took 1.5 times as long as
+on one, and 18 times while the cores were busy; for ResNet-18 (11 million) it took 2.3 s instead of 2.7.
 """
 DIGITS = 4
 """Of a percentage, after the point: more would be noise."""
