@@ -30,6 +30,8 @@ from sofed_flwr.views.pixels import MEAN, STD, network_input
 
 HEAD = "fc."
 """Before the names of a classifier's head, as in torchvision's ResNets; no encoder of ours has such a part."""
+OF_CLASSIFIER = ("classes", "classifier")
+"""Facts of the classifier that an encoder was a part of."""
 BATCH = 256
 """Images that are computed at once: the rest of a folder would need memory by the gigabyte."""
 LARGEST_IMAGE = 2048
@@ -113,7 +115,8 @@ def rebuilt(state: State, facts: Mapping[str, Any]) -> FrozenEncoder:
         refuse_other(state, build(architecture, "encoder").state_dict())
     backbone: nn.Module = build(architecture, "encoder")
     backbone.load_state_dict(state)
-    return FrozenEncoder(backbone, facts, _image_size(facts))
+    own = {name: fact for name, fact in facts.items() if name not in OF_CLASSIFIER}
+    return FrozenEncoder(backbone, own, _image_size(facts))
 
 
 def without_head(state: State) -> State:

@@ -22,8 +22,6 @@ from sofed_flwr.storage.model_files import OURS, is_model_directory, read_model_
 
 Model = Classifier | FrozenEncoder
 
-OF_CLASSIFIER = ("classes", "classifier")
-"""Facts that an encoder may still have from the classifier it was a part of."""
 MOST_CLASSES = 100_000
 LONGEST_CLASS = 200
 """Characters of a class's name."""
@@ -32,8 +30,7 @@ LONGEST_CLASS = 200
 def write_model(directory: Path, model: Model) -> None:
     """Replaces a model that is there; a directory of anything else is refused."""
     encoder = model.encoder if isinstance(model, Classifier) else model
-    about = {name: fact for name, fact in encoder.facts.items() if name not in OF_CLASSIFIER}
-    weights, ours = encoder.backbone.state_dict(), {**about, "version": version()}
+    weights, ours = encoder.backbone.state_dict(), {**encoder.facts, "version": version()}
     classes: tuple[str, ...] = ()
     if isinstance(model, Classifier):
         classes = model.classes

@@ -24,6 +24,7 @@ def test_a_classifier_comes_back_as_it_was(tmp_path: Path, pixels: Tensor) -> No
     assert isinstance(after, Classifier)
     assert after.classes == ("ant", "bee", "cat")
     assert after.facts == {"images": 30}
+    assert not after.encoder.facts.keys() & {"classes", "classifier"}, "what --encoder-only exports"
     assert after.image_size == (16, 16)
     assert torch.equal(after.probabilities(pixels), before.probabilities(pixels))
     assert torch.equal(load_encoder(tmp_path / "model").features(pixels), before.encoder.features(pixels))
