@@ -20,7 +20,7 @@ from sofed_flwr.config.instantiate import Component, build
 from sofed_flwr.core.app_files import version, written_by
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.core.records import State
-from sofed_flwr.core.state_dicts import unlike
+from sofed_flwr.core.state_dicts import not_finite, unlike
 from sofed_flwr.images.batches import Images, as_pixels
 from sofed_flwr.images.decoding import has_image_name
 from sofed_flwr.storage.generations import read_file, write_file
@@ -113,6 +113,8 @@ def rebuilt(state: State, facts: Mapping[str, Any]) -> FrozenEncoder:
         raise ConfigError("it has no architecture; expected the encoder.safetensors of a run")
     with torch.device("meta"):  # names, types and shapes only: a few bytes can describe more than a machine can hold
         refuse_other(state, build(architecture, "encoder").state_dict())
+    if (name := not_finite(state)) is not None:
+        raise ConfigError(f"{name} is not finite")
     backbone: nn.Module = build(architecture, "encoder")
     backbone.load_state_dict(state)
     own = {name: fact for name, fact in facts.items() if name not in OF_CLASSIFIER}

@@ -93,7 +93,11 @@ def test_weights_of_another_shape_name_or_type_are_named(file: Path) -> None:
     assert "bn1.running_var has dtype torch.float64, expected torch.float32" in refusal(file)
     write_file(file, state | {"fc.weight": torch.zeros(1)}, meta)
     assert "tensor names differ from those of its architecture, first of 1: fc.weight" in refusal(file)
+    write_file(file, state | {"bn1.weight": torch.full((4,), torch.nan)}, meta)
+    assert "bn1.weight is not finite" in refusal(file)
     del state["bn1.bias"]
+    write_file(file, state, meta | {"version": "\x1b[2J"})
+    assert "written by version \\x1b[2J" in refusal(file)
     write_file(file, state, meta)
     assert "tensor names differ from those of its architecture, first of 1: bn1.bias" in refusal(file)
 

@@ -49,10 +49,7 @@ def read_model(directory: str | Path) -> Model:
         classes = _classes(config, facts)
         if head and not classes:
             raise ConfigError(f"it has weights of a classifier ({HEAD}) and no classes")
-        model = _classifier(encoder, head, classes, facts) if classes else encoder
-        if (name := not_finite(state)) is not None:  # of types that are known by now
-            raise ConfigError(f"{name} is not finite")
-        return model
+        return _classifier(encoder, head, classes, facts) if classes else encoder
     except ConfigError as error:
         raise DamagedFileError(
             f"{directory} holds no model that can be used ({error}){written_by(facts.get('version'))}"
@@ -95,6 +92,8 @@ def _classifier(encoder: FrozenEncoder, head: State, classes: list[str], facts: 
     with torch.device("meta"):
         expected = nn.Linear(encoder.feature_dim, len(classes)).state_dict()
     refuse_other(over(HEAD, head), over(HEAD, expected))
+    if (name := not_finite(over(HEAD, head))) is not None:
+        raise ConfigError(f"{name} is not finite")
     linear = nn.Linear(encoder.feature_dim, len(classes))
     linear.load_state_dict(head)
     return Classifier(encoder, linear, classes, about)

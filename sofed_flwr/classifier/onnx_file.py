@@ -12,7 +12,6 @@ from sofed_flwr.classifier.onnx_limits import Graph, numbers_per_image, parsed, 
 from sofed_flwr.config.instantiate import first_error
 from sofed_flwr.core.app_files import written_by
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
-from sofed_flwr.core.redaction import printable
 from sofed_flwr.encoder import LARGEST_IMAGE
 from sofed_flwr.storage.plain_files import read_plain_file
 
@@ -81,7 +80,7 @@ def checked(content: bytes, name: str) -> OnnxFile:
         model = parsed(content)
         texts = {entry.key: entry.value for entry in model.metadata_props}
         if "version" in texts:
-            written = written_by(printable(texts["version"].strip('"')))
+            written = written_by(texts["version"].strip('"'))
         metadata = _metadata(texts)
         before, _, after = content.rpartition(metadata.digest.encode())
         if metadata.digest != _digest(b"".join([before, BLANK.encode(), after])):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sofed_flwr.core.errors import ConfigError
+from sofed_flwr.core.redaction import printable
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSIDE = PACKAGE / "app"
@@ -38,7 +39,7 @@ def written_by(found: object) -> str:
     """The end of an error message about a file of version `found`; empty if that is this version."""
     if found == version():
         return ""
-    other = "an earlier version than 0.2" if found is None else f"version {str(found)[:LONGEST]}"
+    other = "an earlier version than 0.2" if found is None else f"version {printable(str(found)[:LONGEST])}"
     return f"; it was written by {other}, this is {version()}"
 
 

@@ -6,7 +6,6 @@ full disk refuses are appended later. Readers skip damaged lines: nothing that a
 
 import json
 import logging
-import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +18,10 @@ from sofed_flwr.storage.atomic_files import write_atomically
 from sofed_flwr.storage.plain_files import LARGEST_LOG, read_plain_file
 
 Row = dict[str, Any]
+LARGEST = 1e100
+"""Values are compared, summed and drawn, and the margins of an axis must be finite as well."""
+HIGHEST = 10**9
+"""Round, and device."""
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +37,10 @@ class RunLog:
     def write(
         self, round_number: int, values: Mapping[str, float], device: int | None = None, reason: str | None = None
     ) -> None:
-        """Append one row per value; a value that is not a number is written as null (JSON has no NaN)."""
+        """Append one row per value; NaN and what is too large is written as null."""
         more = {key: value for key, value in (("device", device), ("reason", reason)) if value is not None}
         rows = [
-            {"round": round_number, "name": name, "value": value if math.isfinite(value) else None, **more}
+            {"round": round_number, "name": name, "value": value if abs(value) <= LARGEST else None, **more}
             for name, value in values.items()
         ]
         self._append(self._refused + "".join(json.dumps(row) + "\n" for row in rows))
@@ -85,8 +88,8 @@ def parse_row(line: bytes) -> Row | None:
 class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    round: Annotated[int, Field(ge=0)]
+    round: Annotated[int, Field(ge=0, le=HIGHEST)]
     name: str
-    value: Annotated[int | float, Field(ge=-1e308, le=1e308, allow_inf_nan=False)] | None
-    device: Annotated[int, Field(ge=0)] = 0
+    value: Annotated[int | float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)] | None
+    device: Annotated[int, Field(ge=0, le=HIGHEST)] = 0
     reason: str = ""

@@ -149,6 +149,8 @@ def test_runs_are_labelled_by_what_differs() -> None:
     assert list(label(runs)) == ["policy=importance seed=0 policy.lazy_interval=4", "policy=fifo seed=1"]
     assert list(label([*runs, runs[1]]))[1:] == ["policy=fifo seed=1 (b) (2)", "policy=fifo seed=1 (b) (3)"]
     assert list(label(runs[:1])) == ["a"]
+    traced = [run("c", f"trace.round={number}", trace={"round": number}) for number in (1, 2)]
+    assert list(label(traced)) == ["c (c) (1)", "c (c) (2)"], "nothing in a report depends on a trace"
 
 
 def test_a_series_without_points_keeps_its_colour_for_the_others_sake() -> None:

@@ -12,16 +12,14 @@ from sofed_flwr.analysis.report.read import Run
 from sofed_flwr.core.redaction import one_line
 
 NOT_IN_LABELS = {"out", "resume", "tracking", "trace"}
-"""Keys on which no value in the report depends."""
-
-
+"""Keys on which no value in the report depends, and what is below them."""
 LONGEST = 200
 """Characters of a label."""
 
 
 def label(runs: Sequence[Run]) -> dict[str, Run]:
     """Runs by label, in the order given; equal runs get their directory and position as well."""
-    keys = list(dict.fromkeys(key for run in runs for key in run.overridden if key not in NOT_IN_LABELS))
+    keys = dict.fromkeys(key for run in runs for key in run.overridden if key.split(".")[0] not in NOT_IN_LABELS)
     differing = [key for key in keys if len({str(_value(run, key)) for run in runs}) > 1]
     differing.sort(key=lambda key: "." in key)  # a component before its arguments
     labels = [one_line(_label(run, differing) or run.name, LONGEST) for run in runs]

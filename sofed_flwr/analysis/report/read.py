@@ -3,7 +3,6 @@
 So the configuration is read as plain YAML and not validated: a report only shows it.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,16 +16,10 @@ from sofed_flwr.storage.metrics_log import Row, read_rows
 from sofed_flwr.storage.plain_files import refuse_links
 from sofed_flwr.storage.summary_file import read_summary
 
-log = logging.getLogger(__name__)
-
 Curve = dict[int, float]
 """round -> value."""
 Values = dict[str, Curve]
 """name -> round -> value."""
-LARGEST = 1e100
-"""Largest value that can be drawn: the margins of an axis must be finite as well."""
-HIGHEST = 10**9
-"""Round, and device."""
 
 
 @dataclass(frozen=True)
@@ -107,17 +100,7 @@ def read_run(path: Path) -> Run:
         rows = read_rows(path / "metrics.jsonl")
     except ValueError as error:
         raise DamagedFileError(f"{path}: a file of the run is damaged ({' '.join(str(error).split())})") from error
-    usable = [row for row in rows if _usable(row)]
-    if len(usable) < len(rows):
-        log.warning("%s: %d rows with impossible values are left out", path / "metrics.jsonl", len(rows) - len(usable))
-    return Run(path.resolve().name, config, text, usable, read_summary(path / "summary.json") is not None, traces)
-
-
-def _usable(row: Row) -> bool:
-    """Values that are compared, summed and drawn must be of a usual size."""
-    number: int = max(row["round"], row.get("device", 0))
-    value: float = row["value"] or 0.0
-    return number <= HIGHEST and abs(value) <= LARGEST
+    return Run(path.resolve().name, config, text, rows, read_summary(path / "summary.json") is not None, traces)
 
 
 def _by_name(rows: Iterable[Row]) -> Values:
