@@ -32,6 +32,7 @@ class SofedFedAvg(FedAvg):
 
     def __init__(self, server: Server, grid: Grid, config: RunConfig) -> None:
         super().__init__()
+        self.fraction_evaluate = 0.0  # devices have no labels; given to the constructor it would be a warning
         self.server = server
         self.inner = server.strategy
         self.codec = build_codec(config)
@@ -86,16 +87,6 @@ class SofedFedAvg(FedAvg):
         updates = [update for _, update in decoded.values()]
         values = self.server.aggregate(self._round, updates, failures, combine)
         return pack_model(self.server.shared), MetricRecord({**values})
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Devices have no labels: there is nothing to evaluate on them."""
-        return []
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """See `configure_evaluate`."""
-        return None
 
     def summary(self) -> None:
         """The server keeps its own metrics log."""
