@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from sofed_flwr.core.errors import ConfigError
-from sofed_flwr.fleet.collect.collector import Collector, Settings
+from sofed_flwr.fleet.collect.collector import Collector
 from sofed_flwr.fleet.collect.order import order
 from sofed_flwr.fleet.collect.spool import Spool, parse_bytes
 from sofed_flwr.fleet.collect.stopping import Stopping
@@ -71,12 +71,12 @@ def test_a_full_spool_on_a_read_only_disk_is_said_once_and_heals(
         for seed in range(2, 12):
             collecting._take(jpeg(seed))
     assert said == ["frames cannot be written (Read-only file system); trying again"]
-    assert collecting._spool.bytes == len(jpeg(0)) + len(jpeg(1))
+    assert collecting.spool.bytes == len(jpeg(0)) + len(jpeg(1))
     collecting._take(jpeg(20))
     left = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
     assert left[-1] == jpeg(20)
     assert jpeg(0) not in left
-    assert collecting._spool.bytes == sum(map(len, left))
+    assert collecting.spool.bytes == sum(map(len, left))
 
 
 @pytest.mark.parametrize("leftover", ["link", "dangling link", "file", "hard link"])
@@ -146,7 +146,7 @@ def test_sizes_are_written_as_people_write_them(text: str, value: int) -> None:
 def collector(spool: Path, limit: int = 10**6) -> tuple[Collector, list[str], Stopping]:
     said: list[str] = []
     stopping = Stopping()
-    return Collector(Settings(["true"], 0.0, 5.0), Spool(spool, limit), stopping, said.append), said, stopping
+    return Collector(Spool(spool, limit), stopping, said.append, ["true"], 0.0, 5.0), said, stopping
 
 
 def test_a_full_disk_is_said_once_and_heals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from sofed_flwr.fleet.collect.collector import Collector, Settings
+from sofed_flwr.fleet.collect.collector import Collector
 from sofed_flwr.fleet.collect.spool import Spool
 from sofed_flwr.fleet.collect.stopping import Stopping
 
@@ -15,7 +15,7 @@ def main(order: str) -> None:
     content = json.loads(order)
     spool = Spool(Path(content.pop("spool")), content.pop("limit"))
     with Stopping() as stopping:
-        Collector(Settings(**content), spool, stopping, partial(print, "sofed collect:", flush=True)).run()
+        Collector(spool, stopping, partial(print, "sofed collect:", flush=True), **content).run()
 
 
 if __name__ == "__main__":

@@ -23,23 +23,21 @@ COMPARED_SIZE = 32
 """Pixels per side at which frames are compared, so that sensor noise does not make a frame new."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Command, seconds between two kept frames, and seconds without a frame after which a child is restarted."""
+@dataclass
+class Collector:
+    """Runs until it is stopped; `say` gets one line per minute, and one when a fault begins or ends.
 
+    `every`: seconds between two kept frames; `timeout`: without a frame, after which the child is restarted.
+    """
+
+    spool: Spool
+    stopping: Stopping
+    say: Callable[[str], None]
     command: Sequence[str]
     every: float
     timeout: float
 
-
-class Collector:
-    """Runs until it is stopped; `say` gets one line per minute, and one when a fault begins or ends."""
-
-    def __init__(self, settings: Settings, spool: Spool, stopping: Stopping, say: Callable[[str], None]) -> None:
-        self._settings = settings
-        self._spool = spool
-        self._stopping = stopping
-        self._say = say
+    def __post_init__(self) -> None:
         self._counts: Counter[str] = Counter()
         self._taken = ""
         self._next_frame = 0.0
@@ -49,45 +47,45 @@ class Collector:
     def run(self) -> None:
         """One child after the other, with pauses that grow until a frame arrives."""
         pause = 1.0
-        while not self._stopping.now:
+        while not self.stopping.now:
             before = self._counts["frames"]
             reason = self._one_child()
-            if self._stopping.now:
+            if self.stopping.now:
                 return
             pause = 1.0 if self._counts["frames"] > before else pause
             self._counts["restarts"] += 1
-            self._say(f"the camera {reason}; starting it again in {pause:g} s")
+            self.say(f"the camera {reason}; starting it again in {pause:g} s")
             self._pause(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _one_child(self) -> str:
         """Read a child to its end; returns why it ended."""
         try:
-            child = Child(self._settings.command)
+            child = Child(self.command)
         except OSError as error:
             return f"cannot be started ({error.strerror})"
         try:
             return self._read(child)
         finally:
             child.end()
-            while not child.gone() and not self._stopping.now:
-                self._stopping.wait(1.0)
+            while not child.gone() and not self.stopping.now:
+                self.stopping.wait(1.0)
 
     def _read(self, child: Child) -> str:
         jpegs = Jpegs()
-        silent_at = monotonic() + self._settings.timeout
-        while not self._stopping.now:
+        silent_at = monotonic() + self.timeout
+        while not self.stopping.now:
             self._status()
             now = monotonic()
             if now >= silent_at:
-                return f"gave no frame for {self._settings.timeout:g} s"
-            if not self._stopping.wait(min(silent_at, self._next_status) - now, [child.output]):
+                return f"gave no frame for {self.timeout:g} s"
+            if not self.stopping.wait(min(silent_at, self._next_status) - now, [child.output]):
                 continue
             piece = child.read()
             if not piece:
                 return "ended"
             for frame in jpegs.feed(piece):
-                silent_at = monotonic() + self._settings.timeout
+                silent_at = monotonic() + self.timeout
                 self._take(frame)
         return "was stopped"
 
@@ -107,9 +105,9 @@ class Collector:
         self._keep(frame, digest)
 
     def _keep(self, frame: bytes, digest: str) -> None:
-        self._next_frame = monotonic() + self._settings.every
+        self._next_frame = monotonic() + self.every
         try:
-            kept = self._spool.put(frame)
+            kept = self.spool.put(frame)
         except OSError as error:
             self._counts["not written"] += 1
             self._disk(works=False, text=f"frames cannot be written ({error.strerror}); trying again")
@@ -120,13 +118,13 @@ class Collector:
 
     def _disk(self, works: bool, text: str) -> None:
         if works != self._disk_works:
-            self._say(text)
+            self.say(text)
         self._disk_works = works
 
     def _pause(self, seconds: float) -> None:
         until = monotonic() + seconds
-        while not self._stopping.now and monotonic() < until:
-            self._stopping.wait(min(until, self._next_status) - monotonic())
+        while not self.stopping.now and monotonic() < until:
+            self.stopping.wait(min(until, self._next_status) - monotonic())
             self._status()
 
     def _status(self) -> None:
@@ -134,4 +132,4 @@ class Collector:
             return
         self._next_status = monotonic() + STATUS_SECONDS
         counts = ", ".join(f"{count} {name}" for name, count in self._counts.items()) or "no frames"
-        self._say(f"{counts}; the spool holds {self._spool.bytes / 1e6:.1f} MB")
+        self.say(f"{counts}; the spool holds {self.spool.bytes / 1e6:.1f} MB")
