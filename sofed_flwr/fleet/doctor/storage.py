@@ -1,12 +1,12 @@
 """Checks of the state directory and of the source of images."""
 
-import os
 import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
 
 from sofed_flwr.fleet.doctor.finding import Finding
+from sofed_flwr.storage.atomic_files import write_atomically
 
 OTHERS = 0o077
 CAMERA_SECONDS = 30.0
@@ -19,18 +19,14 @@ sys.exit(0 if read else "the camera gives no frame")
 
 
 def check_state(place: Path) -> Finding:
-    """Write a file as `storage/atomic_files.py` does, and check who else may read: the buffer holds images."""
+    """Write a file as a commit does, and check who else may read: the buffer holds images."""
     remedy = f"sudo install -d -m 0700 -o sofed {place}, and run this check as the user who trains: sudo -u sofed"
     if not place.is_dir():
         return Finding("state", "fail", f"{place} is not a directory", remedy)
-    probe = place / ".doctor.tmp"
+    probe = place / ".doctor"
     try:
-        with probe.open("wb") as file:
-            file.write(b"probe")
-            file.flush()
-            os.fsync(file.fileno())
-        probe.replace(committed := place / ".doctor")
-        committed.unlink()
+        write_atomically(probe, b"probe")
+        probe.unlink()
     except OSError as error:
         return Finding("state", "fail", f"{place} cannot be written ({error.strerror})", remedy)
     mode = place.stat().st_mode & 0o777
