@@ -54,7 +54,7 @@ def doctor(
 ) -> None:
     """Check a server or a device, each finding with its remedy. Exit code 1 if something must be repaired."""
     with exit_codes():
-        from sofed_flwr.fleet.doctor.examination import device_facts, examine_device, examine_server
+        from sofed_flwr.fleet.doctor.examination import device_settings, examine_device, examine_server
         from sofed_flwr.fleet.provision.place import resolved
         from sofed_flwr.fleet.provision.site import Site
         from sofed_flwr.launch.progress import console, findings_table
@@ -65,7 +65,7 @@ def doctor(
             findings = list(examine_server(Site(resolved(site))))
         else:
             given = {"SOFED_SUPERLINK": superlink, "SOFED_CA": ca, "SOFED_KEY": key, "SOFED_SOURCE": source}
-            findings = list(examine_device(device_facts(site, given | {"SOFED_STATE": state_dir})))
+            findings = list(examine_device(device_settings(site, given | {"SOFED_STATE": state_dir})))
         console.print(findings_table(str(site), findings))
         if any(finding.verdict == "fail" for finding in findings):
             raise typer.Exit(1)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from sofed_flwr.cli import main as cli
 from sofed_flwr.fleet.doctor import clock, machine, network, storage, trust
-from sofed_flwr.fleet.doctor.examination import device_facts
+from sofed_flwr.fleet.doctor.examination import device_settings
 from sofed_flwr.fleet.doctor.finding import Finding
 from sofed_flwr.fleet.provision.build import provision
 from sofed_flwr.fleet.provision.certificates import server_certificate
@@ -194,9 +194,9 @@ def test_a_source_without_a_scheme_fails_and_another_kind_is_left_to_the_first_r
 def test_a_devices_source_is_its_spool_unless_its_settings_name_another(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert device_facts(site.device(0), {}).source == "spool:/var/spool/sofed"
+    assert device_settings(site.device(0), {})["SOFED_SOURCE"] == "spool:/var/spool/sofed"
     monkeypatch.setenv("SOFED_SOURCE", "camera:0")
-    assert device_facts(site.device(0), {}).source == "camera:0"
+    assert device_settings(site.device(0), {})["SOFED_SOURCE"] == "camera:0"
 
 
 def test_a_camera_that_gives_no_frame_fails() -> None:

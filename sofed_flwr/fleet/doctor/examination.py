@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from sofed_flwr.core.errors import ConfigError
@@ -13,52 +12,37 @@ from sofed_flwr.fleet.provision.settings import read_settings
 from sofed_flwr.fleet.provision.site import Site
 
 
-@dataclass(frozen=True)
-class DeviceFacts:
-    """Settings of a device: from its `sofed.env`, then environment variables, then options; later ones win."""
+def device_settings(folder: Path, given: Mapping[str, str | None]) -> dict[str, str]:
+    """Settings of the device whose folder this is, under the names of `sofed.env`.
 
-    superlink: str
-    authority: Path
-    key: Path
-    state: Path
-    source: str
-    programs: Path
-
-
-def device_facts(folder: Path, given: Mapping[str, str | None]) -> DeviceFacts:
-    """Facts about the device whose folder this is; `given` are options, under the names of the variables."""
+    Environment variables win over that file, and options (`given`) over both.
+    """
     shipped = read_settings(folder / "sofed.env")
     variables = {name: value for name, value in os.environ.items() if name.startswith("SOFED_")}
     files = {"SOFED_CA": str(folder / "ca.crt"), "SOFED_KEY": str(folder / "key")}
     options = {name: value for name, value in given.items() if value is not None}
-    facts = {"SOFED_BIN": str(Path(sys.executable).parent)} | files | shipped | variables | options
+    found = {"SOFED_BIN": str(Path(sys.executable).parent)} | files | shipped | variables | options
     for name in ("SOFED_SUPERLINK", "SOFED_STATE", "SOFED_SPOOL"):
-        if name not in facts:
+        if name not in found:
             raise ConfigError(f"{name} is unknown: {folder}/sofed.env does not exist or lacks it; --site names another")
-    return DeviceFacts(
-        superlink=facts["SOFED_SUPERLINK"],
-        authority=Path(facts["SOFED_CA"]),
-        key=Path(facts["SOFED_KEY"]),
-        state=Path(facts["SOFED_STATE"]),
-        source=facts.get("SOFED_SOURCE") or f"spool:{facts['SOFED_SPOOL']}",
-        programs=Path(facts["SOFED_BIN"]),
-    )
+    return found | {"SOFED_SOURCE": found.get("SOFED_SOURCE") or f"spool:{found['SOFED_SPOOL']}"}
 
 
-def examine_device(facts: DeviceFacts) -> Iterator[Finding]:
+def examine_device(settings: Mapping[str, str]) -> Iterator[Finding]:
     """All checks of a device, beginning with the machine."""
-    yield from _machine(facts.programs, facts.state)
-    yield storage.check_state(facts.state)
-    yield apps.check_apps(facts.state / "flower", "sudo systemctl restart sofed-supernode, or run start.sh again")
-    yield storage.check_source(facts.source)
-    known = list(trust.check_authority(facts.authority))
+    server, authority, state = settings["SOFED_SUPERLINK"], Path(settings["SOFED_CA"]), Path(settings["SOFED_STATE"])
+    yield from _machine(Path(settings["SOFED_BIN"]), state)
+    yield storage.check_state(state)
+    yield apps.check_apps(state / "flower", "sudo systemctl restart sofed-supernode, or run start.sh again")
+    yield storage.check_source(settings["SOFED_SOURCE"])
+    known = list(trust.check_authority(authority))
     yield from known
     good = _is_good(known)
-    way = list(network.check_server(facts.superlink, facts.authority if good else None))
+    way = list(network.check_server(server, authority if good else None))
     yield from way
     if good and _is_good(way):
-        yield clock.check_against_server(facts.superlink, facts.authority)
-    yield trust.check_device_key(facts.key)
+        yield clock.check_against_server(server, authority)
+    yield trust.check_device_key(Path(settings["SOFED_KEY"]))
     yield network.unknown_registration()
 
 
