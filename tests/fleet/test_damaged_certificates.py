@@ -8,9 +8,10 @@ import pytest
 
 from sofed_flwr.fleet.provision import certificates
 from sofed_flwr.fleet.provision.build import provision
-from sofed_flwr.fleet.provision.trust import authority_faults, device_key_fault, key_fault
+from sofed_flwr.fleet.provision.trust import authority_faults, device_key_fault, key_fault, server_faults
 
 P256, UNKNOWN = bytes.fromhex("06082a8648ce3d030107"), bytes.fromhex("06082a8648ce3d030177")
+VERSION_3, VERSION_4 = bytes.fromhex("a003020102"), bytes.fromhex("a003020103")
 KEY_IDENTIFIER, CONSTRAINTS = bytes.fromhex("0603551d0e"), bytes.fromhex("0603551d13")
 
 
@@ -37,6 +38,16 @@ def test_an_authority_with_an_extension_twice_is_a_fault(tmp_path: Path) -> None
     assert "no certificate as TLS needs it" in fault.seen
     with pytest.raises(ValueError, match="no certificate as TLS needs it"):
         certificates.certificate_hosts((site.device(0) / "ca.crt").read_bytes())
+
+
+def test_a_certificate_of_an_unknown_version_is_a_fault_and_is_made_again(tmp_path: Path) -> None:
+    site = provision(tmp_path / "site", ["127.0.0.1"], 1)
+    for place in (site.server / "server.crt", site.authority / "ca.crt", site.server / "ca.crt"):
+        changed(place, VERSION_3, VERSION_4)
+    (fault,) = authority_faults(site.server / "ca.crt")
+    assert "damaged: no certificate" in fault.seen
+    provision(site.directory)
+    assert not list(server_faults(site.server, ["127.0.0.1"]))
 
 
 def test_a_key_with_a_compressed_point_is_a_fault(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def _alternative(host: str) -> x509.GeneralName:
 def _certificate(content: bytes) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(content)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise ValueError("no certificate") from None
 
 
