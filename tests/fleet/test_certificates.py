@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from sofed_flwr.cli import main as cli
 from sofed_flwr.core.errors import ConfigError
 from sofed_flwr.fleet.doctor import trust as check
-from sofed_flwr.fleet.provision import certificates, certify
+from sofed_flwr.fleet.provision import certificates, certify, trust
 from sofed_flwr.fleet.provision.build import provision
 from sofed_flwr.fleet.provision.site import Site
 from tests.fleet.test_provision import contents, strict_handshake
@@ -240,7 +240,9 @@ class In1970(datetime):
 
 
 def test_a_clock_that_was_never_set_is_told(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (fault,) = check.authority_faults(site.device(0) / "ca.crt", now=datetime(1970, 1, 1, tzinfo=UTC))
+    with monkeypatch.context() as unset:
+        unset.setattr(trust, "datetime", In1970)
+        (fault,) = check.authority_faults(site.device(0) / "ca.crt")
     assert "this clock says 1970-01-01" in fault.seen
     assert "set the clock" in fault.remedy
     monkeypatch.setattr(certify, "datetime", In1970)

@@ -110,9 +110,9 @@ def validity(certificate: bytes) -> tuple[datetime, datetime]:
     return found.not_valid_before_utc, found.not_valid_after_utc
 
 
-def days_left(certificate: bytes, now: datetime | None = None) -> float:
+def days_left(certificate: bytes) -> float:
     """Until a certificate expires; negative when it has."""
-    return (validity(certificate)[1] - (now or datetime.now(UTC))) / timedelta(days=1)
+    return (validity(certificate)[1] - datetime.now(UTC)) / timedelta(days=1)
 
 
 @_damage()

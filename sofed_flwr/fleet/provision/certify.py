@@ -32,7 +32,7 @@ def certify(site: Site, hosts: Sequence[str], say: Callable[[str], None]) -> Non
     place = site.server / "server.crt"
     known, called = _hosts(place), split_address(site.settings.get("SOFED_SUPERLINK", ""))[0]
     wanted = list(dict.fromkeys([*known, *([called] if called else []), *hosts, *LOOPBACK]))
-    if _serves(place, own, authority) and wanted == known:
+    if not any(trust.server_faults(site.server, wanted)) and certificates.days_left(place.read_bytes()) > RENEW_DAYS:
         return
     key = _signing_key(site, authority, f"make a certificate for {', '.join(wanted)}")
     try:
@@ -117,14 +117,3 @@ def _hosts(place: Path) -> list[str]:
         return certificates.certificate_hosts(place.read_bytes())
     except (OSError, ValueError):
         return []
-
-
-def _serves(place: Path, key: bytes, authority: bytes) -> bool:
-    """Whether the server's certificate is intact, ours, and valid for a while."""
-    try:
-        content = place.read_bytes()
-        begin, _ = certificates.validity(content)
-        whole = certificates.is_certificate_of(content, key) and certificates.is_signed_by(content, authority)
-        return whole and begin <= datetime.now(UTC) and certificates.days_left(content) > RENEW_DAYS
-    except (OSError, ValueError):
-        return False

@@ -26,7 +26,7 @@ class Fault(NamedTuple):
     fatal: bool = True
 
 
-def authority_faults(place: Path, remedy: str | None = None, now: datetime | None = None) -> Iterator[Fault]:
+def authority_faults(place: Path, remedy: str | None = None) -> Iterator[Fault]:
     """Faults of an authority's certificate, as a device or the server has it."""
     remedy = remedy or COPY.format(place)
     try:
@@ -37,12 +37,12 @@ def authority_faults(place: Path, remedy: str | None = None, now: datetime | Non
         return
     if not trusted:
         yield Fault(f"{place} is not the certificate of an authority", remedy)
-    yield from date_faults(place, content, f"{ON_SERVER}; then {COPY.format('/etc/sofed/ca.crt of every device')}", now)
+    yield from date_faults(place, content, f"{ON_SERVER}; then {COPY.format('/etc/sofed/ca.crt of every device')}")
 
 
-def server_faults(folder: Path, hosts: Sequence[str], now: datetime | None = None) -> Iterator[Fault]:
+def server_faults(folder: Path, hosts: Sequence[str]) -> Iterator[Fault]:
     """Faults of the files that the server shows to devices: authority, certificate, key."""
-    faults = list(authority_faults(folder / "ca.crt", AGAIN, now))
+    faults = list(authority_faults(folder / "ca.crt", AGAIN))
     yield from faults
     certificate, key = folder / "server.crt", folder / "server.key"
     try:
@@ -53,7 +53,7 @@ def server_faults(folder: Path, hosts: Sequence[str], now: datetime | None = Non
         return
     if fault := key_fault(key, content, f"delete it; {AGAIN}"):
         yield fault
-    yield from date_faults(certificate, content, AGAIN, now)
+    yield from date_faults(certificate, content, AGAIN)
     if missing := [host for host in hosts if host not in names]:
         yield Fault(f"{certificate} is not valid for {', '.join(missing)}", AGAIN)
     if not faults and not certificates.is_signed_by(content, (folder / "ca.crt").read_bytes()):
@@ -79,16 +79,16 @@ def device_key_fault(key: Path) -> Fault | None:
     return None
 
 
-def date_faults(place: Path, content: bytes, remedy: str, now: datetime | None = None) -> Iterator[Fault]:
+def date_faults(place: Path, content: bytes, remedy: str) -> Iterator[Fault]:
     """Whether a certificate is valid, and for how long."""
-    today = now or datetime.now(UTC)
+    today = datetime.now(UTC)
     begin, end = certificates.validity(content)
     if today < begin:
         seen = f"{place} is valid from {begin:%F}, and this clock says {today:%F %R}"
         yield Fault(seen, "set the clock: sudo timedatectl set-ntp true")
     elif today > end:
         yield Fault(f"{place} has expired on {end:%F}; this clock says {today:%F}", remedy)
-    elif (days := certificates.days_left(content, today)) < WARN_DAYS:
+    elif (days := certificates.days_left(content)) < WARN_DAYS:
         yield Fault(f"{place} expires in {days:.0f} days, on {end:%F}", remedy, fatal=False)
 
 
