@@ -124,13 +124,13 @@ def reproduce(
 
 def _reproduce(wanted: "Order", results: Path, runs: Path, jobs: int) -> None:
     from sofed_flwr.analysis.reproduce import table as grid  # matplotlib is an extra
-    from sofed_flwr.launch.progress import rule
+    from sofed_flwr.launch.progress import console
     from sofed_flwr.launch.run import run_simulation
     from sofed_flwr.launch.side_by_side import SideBySide
 
     with SideBySide() as processes:
         simulate = run_simulation if jobs == 1 else processes.simulate
-        content = grid.reproduce(wanted, results, runs, simulate, rule, jobs)
+        content = grid.reproduce(wanted, results, runs, simulate, console.rule, jobs)
     typer.echo(f"{results / wanted.stem}.md, .json, .svg")
     if failed := grid.failures(content):
         raise RunFailed(f"{len(failed)} cells failed: {'; '.join(failed)}")

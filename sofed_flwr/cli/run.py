@@ -77,13 +77,13 @@ def _show(directory: "RunDirectory", summary: dict[str, Any]) -> None:
 
 
 def _sweep(overrides: list[str]) -> None:
-    from sofed_flwr.launch.progress import console, plain_table, rule
+    from sofed_flwr.launch.progress import console, plain_table
     from sofed_flwr.launch.run import run_simulation
     from sofed_flwr.launch.sweep_table import as_cells
     from sofed_flwr.launch.sweeps import plan_sweep, refuse_failures, run_sweep
 
     planned = plan_sweep(overrides)
-    outcomes = run_sweep(planned, run_simulation, rule)
+    outcomes = run_sweep(planned, run_simulation, console.rule)
     console.print(plain_table(str(planned.directory), as_cells(outcomes)))
     console.print(f"{planned.directory}/table.md, table.json", soft_wrap=True, markup=False)
     refuse_failures(planned, outcomes)

@@ -149,13 +149,11 @@ def comparison_table(
     title: str, rows: Sequence[tuple[str, Mapping[str, float]]], corner: str = "", digits: int = 2
 ) -> Table:
     """One row of named values per label."""
-    table = Table(title=title)
     names = list(dict.fromkeys(name for _, values in rows for name in values))
-    for heading in [corner, *names]:
-        table.add_column(heading, justify="right")
-    for label, values in rows:
-        table.add_row(label, *(f"{values[name]:.{digits}f}" if name in values else "" for name in names))
-    return table
+    cells = [
+        [label, *(f"{values[name]:.{digits}f}" if name in values else "" for name in names)] for label, values in rows
+    ]
+    return plain_table(title, [[corner, *names], *cells])
 
 
 def plain_table(title: str, rows: Sequence[Sequence[str]], lines: bool = True) -> Table:
@@ -167,11 +165,6 @@ def plain_table(title: str, rows: Sequence[Sequence[str]], lines: bool = True) -
     for row in others:
         table.add_row(*row)
     return table
-
-
-def rule(text: str) -> None:
-    """A line across the screen with a text in it."""
-    console.rule(text)
 
 
 def findings_table(title: str, rows: Iterable[tuple[str, str, str, str]]) -> Table:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import psutil
 
@@ -41,15 +40,13 @@ def simulate(job: SimulationJob, tick: Callable[[], None], interval: float = 0.2
     """Run to the end, calling `tick` every `interval` seconds; raise `RunFailed` if it failed; leave nothing."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     with job.log.open("ab") as log, scratch_directory(log) as home:
-        flower = _Flower(home, log, tick, interval)
+        flower = _Flower(home, log, tick, interval, _environment(home))
         with closing(flower), closing(flower):  # twice: a signal may interrupt the first one before it blocks signals
             flower.run(job)
 
 
 class _Flower(FlowerCommands):
-    def __init__(self, home: str, log: IO[bytes], tick: Callable[[], None], interval: float) -> None:
-        super().__init__(home, log, tick, interval, _environment(home))
-        self.over = False  # all output is written, so close() may kill at once
+    over = False  # True: all output is written, so close() may kill at once
 
     def run(self, job: SimulationJob) -> None:
         self._start_superlink()
