@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from sofed_flwr.core.markdown import markdown_table
 from sofed_flwr.launch.progress import accuracies
@@ -35,13 +35,13 @@ class Outcome:
         return accuracies(self.summary) or rest
 
 
-@dataclass(frozen=True)
-class Mean:
+class Mean(NamedTuple):
     """Runs with the same overrides but for the seed; the deviation is that of a sample (n - 1)."""
 
-    label: str
+    overrides: str
     seeds: int
-    values: dict[str, tuple[float, float]]
+    mean: dict[str, float]
+    deviation: dict[str, float]
 
 
 def means(outcomes: Sequence[Outcome]) -> Iterator[Mean]:
@@ -54,8 +54,9 @@ def means(outcomes: Sequence[Outcome]) -> Iterator[Mean]:
     for label, group in groups.items():
         if len(group) > 1:
             columns = {name: [run.values[name] for run in group if name in run.values] for name in group[0].values}
-            measured = {name: (mean(column), stdev(column)) for name, column in columns.items() if len(column) > 1}
-            yield Mean(label, len(group), measured)
+            several = {name: column for name, column in columns.items() if len(column) > 1}
+            middle = {name: mean(column) for name, column in several.items()}
+            yield Mean(label, len(group), middle, {name: stdev(column) for name, column in several.items()})
 
 
 def as_cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
@@ -66,8 +67,8 @@ def as_cells(outcomes: Sequence[Outcome]) -> list[list[str]]:
         found = [f"{outcome.values[name]:.2f}" if name in outcome.values else "" for name in names]
         rows.append([f"{outcome.label} (failed)" if outcome.failure else outcome.label, *found])
     for group in means(outcomes):
-        found = [f"{group.values[n][0]:.2f} ± {group.values[n][1]:.2f}" if n in group.values else "" for n in names]
-        rows.append([f"{group.label} mean of {group.seeds} seeds".strip(), *found])
+        found = [f"{group.mean[n]:.2f} ± {group.deviation[n]:.2f}" if n in group.mean else "" for n in names]
+        rows.append([f"{group.overrides} mean of {group.seeds} seeds".strip(), *found])
     return rows
 
 
@@ -80,13 +81,4 @@ def as_markdown(outcomes: Sequence[Outcome]) -> str:
 def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """The same for programs, with every number in full."""
     runs = [{"overrides": run.job, "values": run.values, "failure": run.failure} for run in outcomes]
-    groups = [
-        {
-            "overrides": group.label,
-            "seeds": group.seeds,
-            "mean": {name: value for name, (value, _) in group.values.items()},
-            "deviation": {name: value for name, (_, value) in group.values.items()},
-        }
-        for group in means(outcomes)
-    ]
-    return {"runs": runs, "means": groups}
+    return {"runs": runs, "means": [group._asdict() for group in means(outcomes)]}
