@@ -52,8 +52,7 @@ class NodeRegistry:
         self._wanted = sorted(devices)
         self._fewest = fewest
         self._named: dict[int, int] = {}
-        self._claims: dict[int, int] = {}
-        self._ranks: dict[int, int] = {}
+        self._answers: dict[int, tuple[str, int]] = {}
         self._registered: set[int] = set()
         self._has_devices = False
         self._open: dict[str, int] = {}
@@ -92,11 +91,12 @@ class NodeRegistry:
         ids = {node.node_id for node in present}
         self._named = {node.node_id: int(match[1]) for node in present if (match := REGISTERED.fullmatch(node.name))}
         self._registered |= set(self._named.values())
-        self._claims = {node: device for node, device in self._claims.items() if node in ids}
-        self._ranks = {node: rank for node, rank in self._ranks.items() if node in ids}
+        self._answers = {node: answer for node, answer in self._answers.items() if node in ids}
         self._asked = {node: since for node, since in self._asked.items() if node in ids}
         self._read_answers()
-        self._ask([node for node in present if self._must_be_asked(node)])
+        known = self._named.keys() | self._answers.keys()
+        unknown = [node for node in present if node.node_id not in known]
+        self._ask([node for node in unknown if self._asked.get(node.node_id) != node.last_activated_at])
 
     def _status(self, here: dict[int, int]) -> str:
         missing = [device for device in self._wanted if device not in here]
@@ -107,26 +107,22 @@ class NodeRegistry:
 
         If `patient`, only after all of them have answered, so that all share the work.
         """
-        self._has_devices |= bool(self._named or self._claims)
-        if self._ranks and not self._has_devices:
-            nodes = [] if self._open and patient else sorted(self._ranks, key=lambda node: (self._ranks[node], node))
+        ranks = sorted((rank, node) for node, (kind, rank) in self._answers.items() if kind == "rank")
+        self._has_devices |= bool(self._named) or len(ranks) < len(self._answers)
+        if ranks and not self._has_devices:
+            nodes = [] if self._open and patient else [node for _, node in ranks]
             return {device: nodes[place % len(nodes)] for place, device in enumerate(self._wanted) if nodes}
-        for node in self._ranks:
-            self._refuse(node, "answers like a simulated one, beside real devices")
         here: dict[int, int] = {}
-        for node, device in self._claims.items():
-            if device in self._registered:
+        for node, (kind, device) in self._answers.items():
+            if kind == "rank":
+                self._refuse(node, "answers like a simulated one, beside real devices")
+            elif device in self._registered:
                 self._refuse(node, f"claims device {device}, which is registered with a key")
             elif device not in self._wanted:
                 self._refuse(node, f"claims device {device}, which is not one of this run")
             elif here.setdefault(device, node) != node:
                 self._refuse(node, f"claims device {device}, which another node has claimed")
         return here | {device: node for node, device in self._named.items() if device in self._wanted}
-
-    def _must_be_asked(self, node: NodeInfo) -> bool:
-        """Whether a node is unknown and was not asked since it connected."""
-        known = node.node_id in self._named or node.node_id in self._claims or node.node_id in self._ranks
-        return not known and self._asked.get(node.node_id) != node.last_activated_at
 
     def _ask(self, nodes: list[NodeInfo]) -> None:
         chosen = nodes[: QUESTIONS - len(self._open)]
@@ -158,13 +154,11 @@ class NodeRegistry:
             if answer.has_error():
                 self._failed.add(node)
                 continue
-            kind, number = _identity(answer)
-            if kind == "device":
-                self._claims[node] = number
-            elif kind == "rank":
-                self._ranks[node] = number
-            else:
+            identity = _identity(answer)
+            if identity is None:
                 self._refuse(node, "does not say which device it is")
+            else:
+                self._answers[node] = identity
 
     def _refuse(self, node: int, why: str) -> None:
         if (node, why) in self._refused or len(self._refused) == REFUSALS_LOGGED:
@@ -174,12 +168,13 @@ class NodeRegistry:
         log.warning("node %d is not asked to train: it %s%s", node, why, last)
 
 
-def _identity(answer: Message) -> tuple[str, int]:
-    """What a node claims to be; an unusable answer is `("", 0)`."""
+def _identity(answer: Message) -> tuple[str, int] | None:
+    """What a node claims to be, "device" or "rank", and its number; None for an unusable answer."""
     content = answer.content if answer.has_content() else None
     record = content.get("identity") if isinstance(content, RecordDict) else None
     if not isinstance(record, MetricRecord) or len(record) != 1:
-        return "", 0
+        return None
     kind, number = next(iter(record.items()))
-    usable = kind in ("device", "rank") and type(number) is int and 0 <= number < LARGEST
-    return (kind, number) if usable and isinstance(number, int) else ("", 0)
+    if kind in ("device", "rank") and type(number) is int and 0 <= number < LARGEST:
+        return kind, number
+    return None
