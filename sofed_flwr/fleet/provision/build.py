@@ -6,7 +6,6 @@ written once. Certificates are renewed before they end (`certify.py`).
 
 import json
 import os
-import pwd
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from sofed_flwr.fleet.provision import certificates
 from sofed_flwr.fleet.provision.certify import certify
 from sofed_flwr.fleet.provision.files import PROGRAM, PUBLIC, folder, once, write
 from sofed_flwr.fleet.provision.hosts import bracketed, refuse_bad_host
-from sofed_flwr.fleet.provision.place import claimed, resolved
+from sofed_flwr.fleet.provision.place import claimed, resolved, user_name
 from sofed_flwr.fleet.provision.render import rendered, start_script, superlink_unit
 from sofed_flwr.fleet.provision.settings import settings
 from sofed_flwr.fleet.provision.site import Site
@@ -117,7 +116,7 @@ def _write_settings(site: Site, hosts: Sequence[str], port: int, control_port: i
 
 def _write_server(site: Site, insecure: bool) -> None:
     write(site.server / "start.sh", start_script("server", insecure), PROGRAM)
-    write(site.server / "sofed-superlink.service", superlink_unit(str(site.server), _user()), PUBLIC)
+    write(site.server / "sofed-superlink.service", superlink_unit(str(site.server), user_name(os.geteuid())), PUBLIC)
     folder(site.server / "keys")
     write(folder(site.server / "flower") / "config.toml", connection(site, insecure), PUBLIC)
 
@@ -159,11 +158,3 @@ def _write_keys(site: Site, number: int) -> None:
         raise ConfigError(f"{place / 'key'} is damaged: {error}; delete it and run this again") from None
     write(place / "key.pub", public, PUBLIC)
     write(server_copy, public, PUBLIC)
-
-
-def _user() -> str:
-    """The user who provisions, by the system; LOGNAME may be set to anything."""
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())

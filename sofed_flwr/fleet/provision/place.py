@@ -62,7 +62,8 @@ def _refuse_foreign(place: Path) -> None:
     if not place.is_dir():
         raise ConfigError(f"{place} is a file; a site needs a directory")
     if (owner := place.stat().st_uid) != os.geteuid():
-        raise ConfigError(f"{place} belongs to {_user(owner)}; run this as that user, or choose another directory")
+        whose = f"user {user_name(owner)}"
+        raise ConfigError(f"{place} belongs to {whose}; run this as that user, or choose another directory")
     others = sorted({path.name for path in place.iterdir()} - {f"{MARK}.tmp"})
     if others and not is_site(place):
         raise ConfigError(
@@ -70,8 +71,9 @@ def _refuse_foreign(place: Path) -> None:
         )
 
 
-def _user(number: int) -> str:
+def user_name(number: int) -> str:
+    """A user's name by the system, since LOGNAME may be set to anything; the number of one without a name."""
     try:
-        return f"user {pwd.getpwuid(number).pw_name}"
+        return pwd.getpwuid(number).pw_name
     except KeyError:
-        return f"user {number}"
+        return str(number)
