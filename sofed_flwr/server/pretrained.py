@@ -23,7 +23,7 @@ from sofed_flwr.encoder import load_encoder
 from sofed_flwr.server import batch_norm
 from sofed_flwr.server.gate import unusable
 from sofed_flwr.storage.model_files import WEIGHTS
-from sofed_flwr.storage.plain_files import LARGEST_TENSORS, read_plain_file
+from sofed_flwr.storage.plain_files import read_plain_file
 from sofed_flwr.storage.tensor_file import from_bytes, has_own_head, has_safetensors_head
 
 FILES = (WEIGHTS, "encoder.safetensors")
@@ -50,7 +50,7 @@ def load_pretrained(given: str, backbone: nn.Module, architecture: Component) ->
     place = Path(given)
     try:
         file = _file_of(place)
-        content = read_plain_file(file, LARGEST_TENSORS)
+        content = read_plain_file(file, LARGEST)
         if has_own_head(content):
             taken = _own(place if place.is_dir() and file.name == WEIGHTS else file, architecture)
         else:
@@ -118,14 +118,12 @@ def _foreign(content: bytes) -> State:
 
 
 def _file_of(place: Path) -> Path:
-    """The file with the weights; of a pipe, a device or something larger than a network not a byte is read."""
+    """The file with the weights."""
     within = [place / name for name in FILES if (place / name).is_file()] if place.is_dir() else [place]
     if not within:
         raise ConfigError(f"a directory without {' or '.join(FILES)}")
     if not within[0].exists():
         raise ConfigError("there is no such file or directory on the server's machine")
-    if not within[0].is_file() or within[0].stat().st_size > LARGEST:
-        raise ConfigError(f"expected a plain file of at most {LARGEST} bytes")
     return within[0]
 
 
