@@ -6,6 +6,7 @@ A simulation and a fleet run the same app with the same overrides; only the star
 import os
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ from sofed_flwr.launch.progress import RunProgress, console
 from sofed_flwr.launch.simulation import SimulationJob, simulate
 from sofed_flwr.launch.workers import plan_workers
 from sofed_flwr.models.accelerator import torch_device
-from sofed_flwr.storage.generations import Store, read_file
+from sofed_flwr.storage.generations import read_file
 from sofed_flwr.storage.run_directory import RunDirectory
 
 Result = tuple[RunDirectory, dict[str, Any]]
 Tick = Callable[[], None]
 NOTHING = "no round was committed"
+LOG = "flower.log"
+"""What Flower, Ray and the apps print, in the run directory."""
 
 
 def run_simulation(overrides: Sequence[str]) -> Result:
@@ -40,24 +43,21 @@ def run_simulation(overrides: Sequence[str]) -> Result:
         )
         return directory, summary
     check(config)
-
-    def work(directory: RunDirectory, log: Path, tick: Tick) -> None:
-        gpus = torch.cuda.device_count() if torch_device(config).type == "cuda" else 0
-        workers = plan_workers(config.workers, config.clients, len(os.sched_getaffinity(0)), gpus)
-        simulate(SimulationJob(app_files(), _overrides(config, directory), config.clients, workers, log), tick)
-
-    return _watched(config, work, "sofed run resume={}")
+    gpus = torch.cuda.device_count() if torch_device(config).type == "cuda" else 0
+    workers = plan_workers(config.workers, config.clients, len(os.sched_getaffinity(0)), gpus)
+    log = directory.path / LOG
+    job = SimulationJob(app_files(), _overrides(config, directory), config.clients, workers, log)
+    return _watched(partial(simulate, job), config, directory, f"sofed run resume={directory.path}")
 
 
 def run_fleet(overrides: Sequence[str], site: Path) -> Result:
     """Begin a run on the fleet of this site, or continue the one that `site/run` (or `out=`) holds."""
     config = fleet_config(overrides, site)
+    directory = RunDirectory(config.directory)
     check_server(config)
-
-    def work(directory: RunDirectory, log: Path, tick: Tick) -> None:
-        train_on_fleet(FleetJob(app_files(), _overrides(config, directory), site, directory.path, log), tick)
-
-    return _watched(config, work, "the same command")
+    log = directory.path / LOG
+    job = FleetJob(app_files(), _overrides(config, directory), site, directory.path, log)
+    return _watched(partial(train_on_fleet, job), config, directory, "the same command")
 
 
 def fleet_config(overrides: Sequence[str], site: Path) -> RunConfig:
@@ -74,25 +74,23 @@ def fleet_config(overrides: Sequence[str], site: Path) -> RunConfig:
     return config
 
 
-def _watched(config: RunConfig, work: Callable[[RunDirectory, Path, Tick], None], again: str) -> Result:
-    directory = RunDirectory(config.directory)
+def _watched(work: Callable[[Tick], None], config: RunConfig, directory: RunDirectory, again: str) -> Result:
     directory.path.mkdir(parents=True, exist_ok=True)
-    log = directory.path / "flower.log"
     before = _written(directory.summary)
-    how = f"continue from the last committed round with: {again.format(directory.path)}"
+    how = f"continue from the last committed round with: {again}"
     with RunProgress(directory.log.path, config.rounds) as progress:
         try:
-            work(directory, log, progress.update)
+            work(progress.update)
         except KeyboardInterrupt as signal:
             raise InterruptedRunError(f"interrupted; {how if directory.config.exists() else NOTHING}") from signal
         except RunFailed as error:
             if _written(directory.summary) == before or not is_complete(directory, config.rounds):
                 raise RunFailed(f"{error}; {how}" if directory.config.exists() else str(error)) from error
-            with log.open("a") as file:
+            with (directory.path / LOG).open("a") as file:
                 file.write(f"Flower reports a failure ({error}), but all rounds are committed: the run counts.\n")
     if (summary := directory.result(config.rounds)) is None:
         lost = ", ".join(directory.missing()) or f"{directory.summary.name} of {config.rounds} rounds"
-        raise RunFailed(f"the run ended without a result: {directory.path} lacks {lost}; see {log}")
+        raise RunFailed(f"the run ended without a result: {directory.path} lacks {lost}; see {directory.path / LOG}")
     return directory, summary
 
 
@@ -105,7 +103,7 @@ def is_complete(directory: RunDirectory, rounds: int) -> bool:
         read_file(directory.encoder)
     except (OSError, DamagedFileError):
         return False
-    committed = Store(directory.path / "checkpoint").newest()
+    committed = directory.checkpoints.newest()
     return directory.result(rounds) is not None and committed is not None and committed.number == rounds
 
 
