@@ -6,7 +6,6 @@ of the array inside. NumPy checks neither.
 
 import io
 import os
-import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 LONGEST_HEADER = 2**12
-"""Bytes; four dimensions and a type take 128."""
+"""Bytes up to the array's data; four dimensions and a type take 128."""
 SHOWN = 10
 COPIES = 5
 """How often an array is in memory at most: as read, and gray images as three channels, once more channels first."""
@@ -93,17 +92,12 @@ class NpzArrays:
 
 def _read_header(member: Any) -> Header:
     """NumPy's own parser on a limited number of bytes: a header can claim to be four gigabytes long."""
-    start = member.read(8)
-    major = npy.read_magic(io.BytesIO(start))[0]
-    size = member.read(2 if major == 1 else 4)
-    (length,) = struct.unpack("<H" if major == 1 else "<I", size)
-    if length > LONGEST_HEADER:
-        raise ValueError(f"its header has {length} bytes, more than {LONGEST_HEADER}")
-    parse = npy.read_array_header_1_0 if major == 1 else npy.read_array_header_2_0
-    shape, _, dtype = parse(io.BytesIO(size + member.read(length)))
+    start = io.BytesIO(member.read(LONGEST_HEADER))
+    parse = npy.read_array_header_1_0 if npy.read_magic(start) == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = parse(start)
     if min(shape, default=0) < 0:
         raise ValueError(f"its shape is {shape}")
-    return Header(shape, dtype, len(start) + len(size) + length)
+    return Header(shape, dtype, start.tell())
 
 
 @contextmanager
