@@ -1,21 +1,17 @@
 """Node config `source` -> a source: `spool:/path`, `camera:0`, `dataset`.
 
 The text before the colon is the name of a module in this package, so a new kind of source is one file here. Only a
-device's owner writes node config: no message and no file of the server can name a module. A plain path, as in earlier
-versions, is refused: `camera` would be ambiguous.
+device's owner writes node config: no message and no file of the server can name a module.
 """
 
 import importlib
-import importlib.util
 import pkgutil
-import re
 from typing import cast
 
 from sofed_flwr.core.errors import DeviceError
 from sofed_flwr.sources.base import Scheme, Setting, Source
 
 PACKAGE = __name__.rpartition(".")[0]
-NAME = re.compile(r"[a-z_]+")
 
 
 def check_source(source: str) -> None:
@@ -31,32 +27,21 @@ def open_source(source: str, setting: Setting) -> Source:
 
 
 def schemes() -> dict[str, Scheme]:
-    """Every kind of source, by name, for error messages: these do not repeat the owner's text."""
+    """Every kind of source, by name; other modules of this package have no `FORM`."""
     paths = importlib.import_module(PACKAGE).__path__
-    names = [module.name for module in pkgutil.iter_modules(paths) if NAME.fullmatch(module.name)]
-    return {name: found for name in names if (found := _scheme(name)) is not None}
+    modules = {name: importlib.import_module(f"{PACKAGE}.{name}") for _, name, _ in pkgutil.iter_modules(paths)}
+    return {name: cast("Scheme", module) for name, module in modules.items() if hasattr(module, "FORM")}
 
 
 def _split(source: str) -> tuple[Scheme, str]:
+    """An error message does not repeat the owner's text."""
+    kinds = schemes()
     name, colon, text = source.partition(":")
-    scheme = _scheme(name) if NAME.fullmatch(name) else None
+    scheme = kinds.get(name)
     if not colon and (scheme is None or ":" in scheme.FORM):
-        raise DeviceError(f"node config source does not say of which kind it is; write {_forms()}")
+        forms = sorted((kind.FORM for kind in kinds.values()), key=lambda form: (":" in form, form))[::-1]
+        ways = f"{', '.join(forms[:-1])} or {forms[-1]}"
+        raise DeviceError(f"node config source does not say of which kind it is; write {ways}")
     if scheme is None:
-        raise DeviceError(f"node config source is of no known kind; there are {', '.join(sorted(schemes()))}")
+        raise DeviceError(f"node config source is of no known kind; there are {', '.join(sorted(kinds))}")
     return scheme, text
-
-
-def _forms() -> str:
-    """What can be written, those with a colon first."""
-    forms = sorted((scheme.FORM for scheme in schemes().values()), key=lambda form: (":" in form, form), reverse=True)
-    return f"{', '.join(forms[:-1])} or {forms[-1]}"
-
-
-def _scheme(name: str) -> Scheme | None:
-    """The module of this name, if it is a kind of source and not a helper of this package."""
-    full = f"{PACKAGE}.{name}"
-    if full == __name__ or importlib.util.find_spec(full) is None:
-        return None
-    module = importlib.import_module(full)
-    return cast("Scheme", module) if hasattr(module, "open_source") else None
