@@ -4,6 +4,7 @@ Its files are mapped and trained on without further checks, so no other user may
 """
 
 import logging
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ def locked(file: Path) -> Iterator[None]:
     with held:
         if not take_lock(held):
             log.warning("waiting for another process, which decodes the same images")
-            take_lock(held, wait=True)
+            take_lock(held, wait=math.inf)
         yield
 
 

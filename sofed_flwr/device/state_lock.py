@@ -8,9 +8,8 @@ import json
 import logging
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,42 +29,30 @@ def locked_state(directory: Path, purpose: Mapping[str, Any], wait: float = WAIT
 
     If the directory cannot be created, nothing can be committed there and nothing is locked.
     """
-    handle = _take(directory, wait)
-    try:
-        if handle is not None:
+    with ExitStack() as at_the_end:
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            log.debug("the state has no directory (%s)", error)
+        else:
+            at_the_end.callback(os.close, handle)
+            _acquire(directory, handle, wait)
+            at_the_end.callback(_note, directory, None)
             _note(directory, {"pid": os.getpid(), **purpose})
         yield
-    finally:
-        if handle is not None:
-            _note(directory, None)
-            os.close(handle)
-
-
-def _take(directory: Path, wait: float) -> int | None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        log.debug("the state has no directory (%s)", error)
-        return None
-    try:
-        _acquire(directory, handle, wait)
-    except OSError as error:  # a network file system may not lock directories
-        log.warning("this device's state cannot be locked (%s)", error.strerror)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
 
 
 def _acquire(directory: Path, handle: int, wait: float) -> None:
-    until = time.monotonic() + wait
-    while not take_lock(handle):
-        if time.monotonic() >= until:
-            text = f"this device's state is in use: {_holder(directory)}"
-            log.warning(text)
-            raise DeviceError(text)
-        time.sleep(min(0.1, wait))
+    try:
+        if take_lock(handle, wait):
+            return
+    except OSError as error:  # a network file system may not lock directories
+        log.warning("this device's state cannot be locked (%s)", error.strerror)
+        return
+    text = f"this device's state is in use: {_holder(directory)}"
+    log.warning(text)
+    raise DeviceError(text)
 
 
 def _note(directory: Path, content: Mapping[str, Any] | None) -> None:

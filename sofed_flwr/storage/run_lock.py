@@ -7,7 +7,7 @@ import logging
 import os
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -33,16 +33,17 @@ class RunLock:
     def take(self, wait: float = WAIT_SECONDS) -> None:
         """Wait for an earlier server to end, then lock; the same process may take it again."""
         self.path.open("ab").close()  # now it exists, and its time is still that of the last holder
-        until = time.monotonic() + wait
-        while (file := _locked(self.path)) is None:
-            text = self.path.read_text(errors="replace")
-            if text == THIS_PROCESS:
-                return
-            holder = text.partition(" ")[0]
-            if time.monotonic() > until:
-                raise ConfigError(f"out={self.path.parent}: process {holder} works on this run; stop it first")
-            log.warning("waiting for process %s to end, which works on this run", holder)
-            time.sleep(min(1.0, wait))
+        with ExitStack() as if_refused:
+            file = if_refused.enter_context(self.path.open("rb"))  # for reading, as the disk may be read-only
+            if not take_lock(file):
+                text = self.path.read_text(errors="replace")
+                if text == THIS_PROCESS:
+                    return
+                holder = text.partition(" ")[0]
+                log.warning("waiting for process %s to end, which works on this run", holder)
+                if not take_lock(file, wait):
+                    raise ConfigError(f"out={self.path.parent}: process {holder} works on this run; stop it first")
+            if_refused.pop_all()
         self.path.write_text(THIS_PROCESS)
         self._file = file
 
@@ -51,22 +52,7 @@ class RunLock:
 
         A time in the future was written before the clock was set back, and is ignored.
         """
-        if not self.path.exists() or not self.path.read_bytes():
-            return False
-        if not moment <= self.path.stat().st_mtime <= time.time():
-            return False
-        file = _locked(self.path)
-        if file is None:
-            return False
-        file.close()
-        return True
-
-
-def _locked(path: Path) -> IO[bytes] | None:
-    """The file, locked for as long as it is open; opened for reading, as the disk may be read-only."""
-    file = path.open("rb")
-    with suppress(OSError):
-        if take_lock(file):
-            return file
-    file.close()
-    return None
+        with suppress(OSError), self.path.open("rb") as file:
+            taken = os.fstat(file.fileno())
+            return taken.st_size > 0 and moment <= taken.st_mtime <= time.time() and take_lock(file)
+        return False
