@@ -18,7 +18,7 @@ from sofed_flwr.datasets.partition import stc_order
 from sofed_flwr.datasets.subset import Subset
 from sofed_flwr.device.buffer import Buffer
 from sofed_flwr.device.node_config import Node
-from sofed_flwr.device.participant import Device, Identity
+from sofed_flwr.device.participant import Device
 from sofed_flwr.device.score_trace import watchers
 from sofed_flwr.device.stream import Stream
 from sofed_flwr.device.trainer import Trainer
@@ -133,7 +133,9 @@ def build_device(config: RunConfig, run: str, device: int, node: Node = SIMULATE
     home = node.home(device, RunDirectory(config.directory).device_home(device))
     optimizer = config.optimizer
     return Device(
-        Identity(device, run, config.seed),
+        device,
+        run,
+        config.seed,
         Stream(build_source(config, device, node, home)),
         Buffer(config.buffer),
         Trainer(build_method(config), build(config.policy, "policy"), optimizer.momentum, optimizer.weight_decay),

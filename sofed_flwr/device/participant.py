@@ -36,23 +36,17 @@ replaces; and what earlier uploads left out."""
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Identity:
-    """Device number, run (the same name after a resume) and seed."""
-
-    device: int
-    run: str
-    seed: int
-
-
 @dataclass
 class Device:
     """Owns a stream, a buffer and a store; `segments` per round, None for one pass over what the stream has then.
 
-    `learning_rate` depends on the round's number; `watchers` are for single rounds.
+    `run` has the same name after a resume. `learning_rate` depends on the round's number; `watchers` are for single
+    rounds.
     """
 
-    identity: Identity
+    number: int
+    run: str
+    seed: int
     stream: Stream
     buffer: Buffer
     trainer: Trainer
@@ -66,13 +60,13 @@ class Device:
         """One round of Algorithm 1 on this device; the update holds the shared model as the codec encoded it."""
         if (name := not_finite(shared)) is not None:
             raise DeviceError(f"the global model of round {round_number} cannot be used: {name} is not finite")
-        with locked_state(self.store.directory, {"run": self.identity.run, "round": round_number}):
+        with locked_state(self.store.directory, {"run": self.run, "round": round_number}):
             return self._train_alone(round_number, shared)
 
     def _train_alone(self, round_number: int, shared: State) -> Update:
         held = self._generation_before(round_number)
         memory = self._restore(held, shared)
-        draw = partial(rng.generator, self.identity.seed, self.identity.device, round_number)
+        draw = partial(rng.generator, self.seed, self.number, round_number)
         watcher = self.watchers.get(round_number)
         segments = self.segments or max(1, self.stream.waiting() // self.buffer.capacity)
         plan = Plan(segments, self.learning_rate(round_number), draw("select"), draw("views"), watcher)
@@ -93,15 +87,15 @@ class Device:
             metrics["unsaved"] = 1
         if not metrics["steps"]:
             raise DeviceError(f"the source has given {len(self.buffer)} images so far, training needs {FEWEST_IMAGES}")
-        return Update(self.identity.device, round_number, payload, metrics)
+        return Update(self.number, round_number, payload, metrics)
 
     def _generation_before(self, round_number: int) -> Generation | None:
         """The newest state that this round may follow: any of another run, or an earlier round of this one."""
         oldest = None
         own = filter(self._is_own, self.store.generations())
         for generation in own:
-            if generation.meta["run"] != self.identity.run:
-                if any(earlier.meta["run"] == self.identity.run for earlier in own):
+            if generation.meta["run"] != self.run:
+                if any(earlier.meta["run"] == self.run for earlier in own):
                     log.warning("another run used this device's state since; the method starts from the global model")
                 return generation
             if generation.meta["round"] < round_number:
@@ -115,7 +109,7 @@ class Device:
 
     def _is_own(self, generation: Generation) -> bool:
         """A checksum does not show which device wrote a file; early versions wrote no device number."""
-        meta, device = generation.meta, self.identity.device
+        meta, device = generation.meta, self.number
         own = isinstance(meta.get("run"), str) and isinstance(meta.get("round"), int)
         if not own or meta.get("device", device) != device:
             log.warning("generation %d is not a state of this device and is not used", generation.number)
@@ -144,7 +138,7 @@ class Device:
 
     def _kept(self, part: str, held: Generation, expected: State, shared: State) -> State | None:
         """The state that the method or the codec kept in this run; None if there is none or it cannot be used."""
-        if held.meta["run"] != self.identity.run:
+        if held.meta["run"] != self.run:
             return None
         kept = under(f"{part}.", held.tensors)
         if expected and not kept:
@@ -163,5 +157,5 @@ class Device:
 
     def _persist(self, round_number: int, number: int, kept: State) -> None:
         tensors = over("buffer.", self.buffer.state_dict()) | kept
-        own = {"run": self.identity.run, "round": round_number, "device": self.identity.device}
+        own = {"run": self.run, "round": round_number, "device": self.number}
         self.store.save(Generation(number, tensors, own | {"cursor": self.stream.cursor}), PARTS)
