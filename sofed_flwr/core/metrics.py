@@ -1,4 +1,4 @@
-"""Every metric, once: its name in messages and in `metrics.jsonl`, what it means, its unit and its range.
+"""Every metric, once: its name in messages and in `metrics.jsonl`, what it means and, of a device's, its range.
 
 Only the names in `FROM_DEVICE` are read from a reply, so no other name can reach the metrics log. A newer device may
 send names that this server does not know: they are left out and counted, and so is a known metric with an impossible
@@ -14,10 +14,9 @@ MOST = 10**12
 
 @dataclass(frozen=True)
 class Metric:
-    """What one number means; `low` and `high` are possible values, `whole` ones have no fraction."""
+    """What a device's number means; `low` and `high` are possible values, `whole` ones have no fraction."""
 
     meaning: str
-    unit: str
     low: float = 0
     high: float = MOST
     whole: bool = True
@@ -30,50 +29,48 @@ class Metric:
 
 
 FROM_DEVICE = {
-    "round": Metric("the round this reply belongs to", "rounds", high=2**31),
-    "loss": Metric("mean loss over the round's steps", "1", low=-1e6, high=1e6, whole=False),
-    "steps": Metric("optimizer steps made", "steps"),
-    "seen": Metric("new images taken from the source", "images"),
-    "discarded": Metric("new images that the policy did not keep", "images"),
-    "held": Metric("buffer entries that the policy was shown, summed over segments", "images"),
-    "rescored": Metric("buffer entries whose score was recomputed, summed over segments", "images"),
-    "starved": Metric("segments with fewer new images than wanted", "segments"),
-    "unreadable": Metric("files that could not be decoded", "images"),
-    "rejected": Metric("blank or repeated images left out", "images"),
-    "unsaved": Metric("1 if the round could not be written to the device's disk", "1", high=1),
-    "seconds_scoring": Metric("time for scoring and selecting", "s", high=1e9, whole=False),
-    "seconds_training": Metric("time for optimizer steps", "s", high=1e9, whole=False),
+    "round": Metric("the round this reply belongs to", high=2**31),
+    "loss": Metric("mean loss over the round's steps", low=-1e6, high=1e6, whole=False),
+    "steps": Metric("optimizer steps made"),
+    "seen": Metric("new images taken from the source"),
+    "discarded": Metric("new images that the policy did not keep"),
+    "held": Metric("buffer entries that the policy was shown, summed over segments"),
+    "rescored": Metric("buffer entries whose score was recomputed, summed over segments"),
+    "starved": Metric("segments with fewer new images than wanted"),
+    "unreadable": Metric("files that could not be decoded"),
+    "rejected": Metric("blank or repeated images left out"),
+    "unsaved": Metric("1 if the round could not be written to the device's disk", high=1),
+    "seconds_scoring": Metric("for scoring and selecting", high=1e9, whole=False),
+    "seconds_training": Metric("for optimizer steps", high=1e9, whole=False),
 }
 """What a device may report of itself."""
 
 OF_SERVER = {
-    "asked": Metric("devices that got a task", "devices"),
-    "arrived": Metric("replies that have arrived so far, errors included; one row per reply", "replies"),
-    "replies": Metric("replies that entered the aggregate", "replies"),
-    "dropped": Metric("1 for a device without a usable reply; the row has the reason", "1", high=1),
-    "late": Metric("1 for a reply that came after its round had ended", "1", high=1),
-    "failed": Metric("1 for a round with too few usable replies", "1", high=1),
-    "collapsed": Metric("1 for an encoder to which all images look alike; the row has the reason", "1", high=1),
-    "features_not_finite": Metric("1 for an encoder without usable features; the row has the reason", "1", high=1),
-    "clipped": Metric("updates cut to the length bound", "updates"),
-    "screening_skipped": Metric("1 for a round in which screening would have dropped a majority", "1", high=1),
-    "seconds": Metric("wall-clock time of the round", "s", high=1e9, whole=False),
-    "bytes_up": Metric("size of the model a device sent; the mean over devices", "bytes", high=1e15, whole=False),
-    "left_out": Metric("metrics in a device's reply that are unknown here or have impossible values", "metrics"),
-    "discard_ratio": Metric("discarded over seen, all devices", "1", high=1, whole=False),
-    "rescoring_ratio": Metric("rescored over held, all devices", "1", high=1, whole=False),
-    "feature_std": Metric("spread of normalised features; 1 is healthy, 0 collapsed", "1", high=100, whole=False),
-    "buffer_classes": Metric("effective number of classes in a buffer (exp of their entropy)", "classes", whole=False),
-    "buffer_classes_present": Metric(
-        "classes in a buffer; means over simulated devices, like the rest", "classes", whole=False
-    ),
-    "buffer_vendi": Metric("effective number of unlike images in a buffer, by their features", "images", whole=False),
-    "buffer_age_median": Metric("iterations that images have been in a buffer", "iterations", whole=False),
-    "buffer_age_90": Metric("the same; nine of ten are not older", "iterations", whole=False),
-    "knn": Metric("accuracy of the kNN classifier", "%", high=100, whole=False),
-    "linear_": Metric("accuracy of the linear probe; the share of labels follows the name", "%", high=100, whole=False),
-    "epsilon": Metric("privacy spent so far", "1", high=float("inf"), whole=False),
-    "delta": Metric("the probability epsilon is stated for", "1", high=1, whole=False),
+    "asked": "devices that got a task",
+    "arrived": "replies that have arrived so far, errors included; one row per reply",
+    "replies": "replies that entered the aggregate",
+    "dropped": "1 for a device without a usable reply; the row has the reason",
+    "late": "1 for a reply that came after its round had ended",
+    "failed": "1 for a round with too few usable replies",
+    "collapsed": "1 for an encoder to which all images look alike; the row has the reason",
+    "features_not_finite": "1 for an encoder without usable features; the row has the reason",
+    "clipped": "updates cut to the length bound",
+    "screening_skipped": "1 for a round in which screening would have dropped a majority",
+    "seconds": "wall-clock time of the round",
+    "bytes_up": "size of the model a device sent; the mean over devices",
+    "left_out": "metrics in a device's reply that are unknown here or have impossible values",
+    "discard_ratio": "discarded over seen, all devices",
+    "rescoring_ratio": "rescored over held, all devices",
+    "feature_std": "spread of normalised features; 1 is healthy, 0 collapsed",
+    "buffer_classes": "effective number of classes in a buffer (exp of their entropy)",
+    "buffer_classes_present": "classes in a buffer; means over simulated devices, like the rest",
+    "buffer_vendi": "effective number of unlike images in a buffer, by their features",
+    "buffer_age_median": "iterations that images have been in a buffer",
+    "buffer_age_90": "the same; nine of ten are not older",
+    "knn": "accuracy of the kNN classifier, %",
+    "linear_": "accuracy of the linear probe, %; the share of labels follows the name",
+    "epsilon": "privacy spent so far",
+    "delta": "the probability epsilon is stated for",
 }
 """What the server measures or decides; of a device's own numbers it logs sums, means and ratios, too."""
 
