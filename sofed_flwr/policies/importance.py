@@ -32,21 +32,15 @@ class Importance:
     max_age: Annotated[int, Field(ge=1)] | None = None
 
     def select(self, pool: Pool, capacity: int, scorer: Scorer, generator: torch.Generator) -> Selection:
-        """Score what is due, then take the top N (eq. 4)."""
-        due = self._due(pool)
+        """Score what is due (eq. 5), then take the top N (eq. 4)."""
+        due = (pool.ages % (self.lazy_interval or 1) == 0) | pool.scores.isnan()
         scores = pool.scores.clone()
         if due.any():
             scores[due] = ranked_lowest_if_not_finite(scorer.score(pool.images[due], self.weak_view))
-        keep = torch.topk(self._ranked(scores, pool.ages), capacity, sorted=False).indices.sort().values
+        ranked = scores if self.max_age is None else scores.masked_fill(pool.ages > self.max_age, -torch.inf)
+        keep = torch.topk(ranked, capacity, sorted=False).indices.sort().values
         return Selection(keep, scores, rescored=int((due & ~pool.is_new).sum()))
 
     def carry_over(self, scores: Tensor, same_run: bool) -> Tensor:
         """Keep the scores, or forget them so that the first iteration of the round recomputes all."""
         return scores if self.on_global == "keep" and same_run else torch.full_like(scores, torch.nan)
-
-    def _ranked(self, scores: Tensor, ages: Tensor) -> Tensor:
-        return scores if self.max_age is None else scores.masked_fill(ages > self.max_age, -torch.inf)
-
-    def _due(self, pool: Pool) -> Tensor:
-        interval = self.lazy_interval or 1
-        return (pool.ages % interval == 0) | pool.scores.isnan()
