@@ -1,10 +1,8 @@
 """Hydra overrides -> one validated `RunConfig`. Only this file knows Hydra, and turns its errors into sentences."""
 
-import hashlib
-import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
@@ -39,7 +37,8 @@ def compose(overrides: str | Sequence[str]) -> RunConfig:
     place = _values(given).get("resume")
     if place is None:
         config = _resolve(given)
-        return config.model_copy(update={"out": str(_absolute(config.out or _default_out()))})
+        out = config.out or datetime.now().strftime("outputs/%Y-%m-%d/%H-%M-%S")
+        return config.model_copy(update={"out": str(_absolute(out))})
     folder = _absolute(str(place))
     file = folder / "config.yaml"
     if not file.is_file():
@@ -124,17 +123,8 @@ def _refuse_other(earlier: RunConfig, config: RunConfig) -> None:
         if not {key, key.removeprefix("choices.").split(".")[0]} & free and before.get(key) != now.get(key)
     ]
     if differing and not config.force:
-        what = f"the run has another configuration, {_hash(before)} instead of {_hash(now)}: {', '.join(differing)}"
+        what = f"the run has another configuration: {', '.join(differing)}"
         raise ConfigError(f"resume={config.resume}: {what}; force=true continues all the same")
-
-
-def _hash(values: Mapping[str, Any]) -> str:
-    decisive = {key: value for key, value in values.items() if key.split(".")[0] not in RunConfig.resumable()}
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _default_out() -> str:
-    return datetime.now().strftime("outputs/%Y-%m-%d/%H-%M-%S")
 
 
 def _absolute(path: str) -> Path:

@@ -1,6 +1,5 @@
 """A wrong configuration ends in one sentence with the key, the value and what is allowed, before anything starts."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,7 +107,6 @@ def test_resuming_with_another_configuration_names_what_differs(smoke: Callable[
         compose([f"resume={config.out}", "policy=reservoir", "seed=8"])
     assert "seed (was 0, is 8)" in str(refusal.value)
     assert "policy._target_" in str(refusal.value)
-    assert re.search(r"another configuration, ([0-9a-f]{8}) instead of (?!\1)[0-9a-f]{8}:", str(refusal.value))
     assert compose([f"resume={config.out}", "policy=reservoir", "force=true"]).choices["policy"] == "reservoir"
 
 
