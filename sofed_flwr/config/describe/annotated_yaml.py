@@ -20,9 +20,6 @@ from sofed_flwr.core.redaction import one_line
 GLOBAL = "@package _global_"
 """Hydra's word for a file whose keys are those of the top level."""
 
-LINE_END = r"\r\n|[\n\r\x85\u2028\u2029]"
-"""As PyYAML counts lines."""
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -49,7 +46,7 @@ def read(conf: Path, name: str, prefix: str | None = None) -> AnnotatedYaml:
     if ".." in Path(name).parts or not (conf / name).is_file():
         raise ConfigError(f"conf has no {name}")
     text = bytes_of(conf / name).decode(errors="replace")
-    lines = re.split(LINE_END, text)
+    lines = text.splitlines()  # where PyYAML ends lines, too: it refuses the other characters that Python splits at
     header = [one_line(line[1:]) for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     group = "" if GLOBAL in header or "/" not in name else f"{name.rpartition('/')[0].replace('/', '.')}."
     reader = _Reader(lines, name)
