@@ -19,12 +19,11 @@ from sofed_flwr.core.errors import DamagedFileError
 from sofed_flwr.core.records import State
 from sofed_flwr.storage.atomic_files import write_atomically, write_together
 from sofed_flwr.storage.plain_files import LARGEST_TENSORS, read_plain_file
-from sofed_flwr.storage.tensor_file import Content, Parts, decode, encode, head_of
+from sofed_flwr.storage.tensor_file import ALL_OR_NOTHING, Content, Parts, decode, encode, head_of
 
 GENERATIONS_KEPT = 2
 LAST_NUMBER = 10**12 - 1
 NAME = re.compile(r"\d{8,12}")
-ALL_OR_NOTHING = Parts()
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ def _number(path: Path) -> int:
 
 def write_file(path: Path, tensors: State, meta: Mapping[str, Any]) -> None:
     """Write tensors and JSON-able meta so that `path` is always the old file or the new one, never a mixture."""
-    write_atomically(path, encode(tensors, meta, ALL_OR_NOTHING))
+    write_atomically(path, encode(tensors, meta))
 
 
 def read_file(path: Path) -> tuple[State, dict[str, Any]]:

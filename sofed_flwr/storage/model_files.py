@@ -19,7 +19,6 @@ from typing import Any, NoReturn
 from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.core.records import State
 from sofed_flwr.storage.atomic_files import sync_directory, write_atomically
-from sofed_flwr.storage.generations import ALL_OR_NOTHING
 from sofed_flwr.storage.plain_files import read_plain_file
 from sofed_flwr.storage.tensor_file import decode, encode
 
@@ -39,7 +38,7 @@ def write_model_files(directory: Path, weights: State, config: Mapping[str, Any]
     new, old = (place.with_name(f".{place.name}.{uuid.uuid4().hex}.{end}") for end in ("tmp", "old"))
     try:
         new.mkdir()
-        write_atomically(new / WEIGHTS, encode(weights, {}, ALL_OR_NOTHING))
+        write_atomically(new / WEIGHTS, encode(weights, {}))
         write_atomically(new / CONFIG, described)
         write_atomically(new / CARD, card.encode())
         if place.exists():

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from sofed_flwr.core.errors import ConfigError
+from sofed_flwr.core.errors import ConfigError, DamagedFileError
 from sofed_flwr.core.records import Noise, Release
 from sofed_flwr.storage.atomic_files import write_atomically
 from sofed_flwr.storage.plain_files import LARGEST_LOG, read_plain_file
@@ -66,10 +66,10 @@ class PrivacyLedger:
 
     def _content(self) -> bytes:
         try:
-            if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):
-                raise OSError("it is not a plain file")
-            return read_plain_file(self.path, LARGEST_LOG) if self.path.exists() else b""
-        except OSError as error:
+            return read_plain_file(self.path, LARGEST_LOG)
+        except FileNotFoundError:
+            return b""
+        except (OSError, DamagedFileError) as error:
             raise ConfigError(f"{self.path}: the privacy ledger cannot be read ({error})") from error
 
     def _parse(self, number: int, line: bytes) -> Release:

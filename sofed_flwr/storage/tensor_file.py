@@ -43,6 +43,9 @@ class Parts:
         return rows, spare, {name: tensors[name] for name in tensors.keys() - rows.keys() - spare.keys()}
 
 
+ALL_OR_NOTHING = Parts()
+
+
 @dataclass(frozen=True)
 class Content:
     """Content of a file; `damage` describes what is lost."""
@@ -52,7 +55,7 @@ class Content:
     damage: list[str] = field(default_factory=list)
 
 
-def encode(tensors: State, meta: Mapping[str, Any], parts: Parts) -> bytes:
+def encode(tensors: State, meta: Mapping[str, Any], parts: Parts = ALL_OR_NOTHING) -> bytes:
     """The bytes of the file; equal content gives equal bytes."""
     stated = {"meta": meta, "rows": parts.rows, "spare": parts.spare or None, "digests": _digests(tensors, parts)}
     # one entry: safetensors writes several in random order, and equal content shall give equal files
