@@ -52,7 +52,7 @@ def locked(file: Path) -> Iterator[None]:
         raise unwritable(file.parent, error) from error
     with held:
         if not take_lock(held):
-            log.warning("waiting for another process, which decodes the same images")
+            log.warning("waiting for another process, which downloads or decodes the same images")
             take_lock(held, wait=math.inf)
         yield
 

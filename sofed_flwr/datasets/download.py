@@ -1,9 +1,6 @@
 """One published file into a folder, whole or not at all, by torchvision's own downloader."""
 
-import shutil
 import socket
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,20 +21,16 @@ class Archive(NamedTuple):
 
 
 def download(archive: Archive, folder: Path) -> None:
-    """Into a temporary folder, then renamed, so that an incomplete file never has the archive's name."""
+    """Under another name, then renamed: what a killed process left never has the archive's name."""
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(folder)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".downloading-") as beside, _timeout():
-        download_url(archive.url, beside, archive.name, archive.md5)
-        (Path(beside) / archive.name).replace(folder / archive.name)
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """What a killed process left: an active download has grown within the timeout."""
-    for beside in folder.glob(".downloading-*"):
-        newest = max(path.stat().st_mtime for path in (beside, *beside.iterdir()))
-        if newest + 2 * TIMEOUT_SECONDS < time.time():
-            shutil.rmtree(beside, ignore_errors=True)
+    part = folder / f".{archive.name}.part"
+    part.unlink(missing_ok=True)  # a link to another file, too
+    try:
+        with _timeout():
+            download_url(archive.url, folder, part.name, archive.md5)
+        part.replace(folder / archive.name)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torchvision import datasets
 from torchvision.datasets.utils import check_integrity, extract_archive
 
 from sofed_flwr.core.records import LabeledImages, Labels, Split
-from sofed_flwr.datasets.cache_folder import cache_root
+from sofed_flwr.datasets.cache_folder import cache_root, locked
 from sofed_flwr.datasets.download import Archive, download
 
 CIFAR10_CLASSES = (
@@ -53,9 +53,10 @@ class Published(ABC):
         try:
             return Split(self.read(train=True), self.read(train=False))
         except RuntimeError:
-            for archive in self.archives():
-                self._obtain(archive)
-            return Split(self.read(train=True), self.read(train=False))
+            with locked(cache_root() / "downloads.lock"):
+                for archive in self.archives():
+                    self._obtain(archive)
+                return Split(self.read(train=True), self.read(train=False))
 
     @property
     def folder(self) -> Path:
