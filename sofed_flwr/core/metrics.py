@@ -7,6 +7,7 @@ value. The model in the same reply is checked separately.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 MOST = 10**12
 """Upper limit of a count in one round; far below 2**53, so sums over devices stay exact as floats."""
@@ -21,7 +22,7 @@ class Metric:
     high: float = MOST
     whole: bool = True
 
-    def allows(self, value: object) -> bool:
+    def allows(self, value: object) -> TypeGuard[float]:
         """Whether `value` is possible; NaN is within no range, and a bool is not a number."""
         if not isinstance(value, int | float) or isinstance(value, bool) or not self.low <= value <= self.high:
             return False
@@ -87,9 +88,7 @@ def from_device(record: Mapping[str, object]) -> tuple[dict[str, float], list[st
     How many were left out is a metric, too. The work does not grow with the record.
     """
     known = {name: record[name] for name in FROM_DEVICE if name in record}
-    impossible = [name for name, value in known.items() if not FROM_DEVICE[name].allows(value)]
-    numbers = {
-        name: float(value) for name, value in known.items() if name not in impossible and isinstance(value, int | float)
-    }
+    numbers = {name: float(value) for name, value in known.items() if FROM_DEVICE[name].allows(value)}
+    impossible = [name for name in known if name not in numbers]
     left_out = len(record) - len(numbers)
     return numbers | ({"left_out": float(left_out)} if left_out else {}), impossible
