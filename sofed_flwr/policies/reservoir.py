@@ -1,7 +1,8 @@
 """Reservoir sampling: a uniform N of everything the device has ever seen.
 
 Each image draws one uniform key when it arrives and the N largest keys stay, which is uniform over the stream whatever
-its length. The key is kept as the entry's score, so the reservoir survives a restart together with the buffer.
+its length. The key is a column of the buffer, so the reservoir survives a restart. It is not the score: a device may
+come from a run of another policy, whose scores would never leave among keys between 0 and 1.
 """
 
 import torch
@@ -10,6 +11,8 @@ from pydantic.dataclasses import dataclass
 from sofed_flwr.core.records import Pool, Selection
 from sofed_flwr.policies.base import ModelFree, Scorer
 
+KEY = "uniform_key"
+
 
 @dataclass(frozen=True)
 class Reservoir(ModelFree):
@@ -17,6 +20,7 @@ class Reservoir(ModelFree):
 
     def select(self, pool: Pool, capacity: int, scorer: Scorer, generator: torch.Generator) -> Selection:
         """Draw keys for the new entries, keep the largest."""
-        keys = torch.where(pool.scores.isnan(), torch.rand(len(pool), generator=generator), pool.scores)
+        known, drawn = pool.column(KEY), torch.rand(len(pool), generator=generator)
+        keys = torch.where(known.isfinite(), known, drawn.double())
         keep = torch.topk(keys, capacity, sorted=False).indices.sort().values
-        return Selection(keep, keys)
+        return Selection(keep, pool.scores, columns={KEY: keys})

@@ -135,6 +135,12 @@ def test_a_reservoir_is_uniform_over_everything_seen() -> None:
     assert (counts / 3000 - 0.2).abs().max() < 0.03
 
 
+def test_a_reservoir_takes_no_other_policys_score_for_its_key() -> None:
+    """A device keeps its buffer from run to run: scores above 1 would never leave among keys below it."""
+    candidates = pool([1, 2, 3, 4], [2.0, 2.0, NAN, NAN], [5, 5, 0, 0])
+    assert len({tuple(kept(Reservoir(), candidates, 2, seed=seed)) for seed in range(100)}) == 6, "every pair"
+
+
 def test_k_center_takes_the_farthest_from_all_chosen() -> None:
     line = torch.tensor([[0.0], [1.0], [10.0], [4.0]])
     assert greedy_centers(line, 3, start=0).tolist() == [0, 2, 3]
