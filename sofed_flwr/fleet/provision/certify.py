@@ -32,8 +32,9 @@ def certify(site: Site, hosts: Sequence[str], say: Callable[[str], None]) -> Non
     place = site.server / "server.crt"
     known, called = _hosts(place), split_address(site.settings.get("SOFED_SUPERLINK", ""))[0]
     wanted = list(dict.fromkeys([*known, *([called] if called else []), *hosts, *LOOPBACK]))
-    if not any(trust.server_faults(site.server, wanted)) and certificates.days_left(place.read_bytes()) > RENEW_DAYS:
-        return
+    faults = trust.server_faults(site.server, wanted)
+    if not any(fault.fatal for fault in faults) and certificates.days_left(place.read_bytes()) > RENEW_DAYS:
+        return  # an authority that ends soon is no reason to sign with a key that may be elsewhere by now
     key = _signing_key(site, authority, f"make a certificate for {', '.join(wanted)}")
     try:
         write(place, certificates.server_certificate(own, key, wanted), PUBLIC)
