@@ -1,5 +1,6 @@
 """A run directory has one server at a time, and a killed one leaves no trace that would keep the next one out."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sofed_flwr.core.errors import ConfigError
+from sofed_flwr.storage import file_lock
 from sofed_flwr.storage.run_lock import RunLock
 
 SERVER = "import sys, time; from pathlib import Path; from sofed_flwr.storage.run_lock import RunLock\n"
@@ -62,3 +64,14 @@ def test_a_clock_that_was_set_back_makes_no_run_lost(tmp_path: Path) -> None:
     lock.path.write_text("4711 earlier")
     os.utime(lock.path, (time.time() + 3600, time.time() + 3600))
     assert not lock.was_lost_after(time.time() - 1)
+
+
+def test_a_file_system_without_locks_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(file_lock.fcntl, "flock", refused)
+    began = time.monotonic()
+    with pytest.raises(OSError, match="No locks available"):
+        RunLock(tmp_path / "server.lock").take()
+    assert time.monotonic() - began < 5
