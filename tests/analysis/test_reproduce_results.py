@@ -83,6 +83,7 @@ def test_finished_cells_stay_when_fewer_are_ordered(command: Command) -> None:
         done(command(*words, "--runs", "elsewhere"))
         assert table(f"{TABLE}_smoke").count("7.0 ± 7.1") == whole.count("7.0 ± 7.1") > 0
         assert "over 2 seeds" in table(f"{TABLE}_smoke")
+        assert f"`sofed reproduce {TABLE} --scale smoke --seeds 2` makes the whole table" in table(f"{TABLE}_smoke")
         assert "not run" not in table(f"{TABLE}_smoke")
     drawn = Path(f"results/{TABLE}_smoke.svg").read_text()
     assert drawn.count("Gray scale") > 0

@@ -46,13 +46,11 @@ class Order:
         decisive = [text for text in merged(self.more, []) if re.split(r"[.=]", text, maxsplit=1)[0] not in left_out]
         return "_".join([self.table.name, self.scale, *([_file_name(sorted(decisive))] if decisive else [])])
 
-    @property
-    def command(self) -> str:
-        """The command that repeats it."""
+    def whole(self, seeds: int) -> str:
+        """The command that makes every cell of the table; those that are done are skipped."""
         files = [part for name, file in self.data.items() for part in ("--data", f"{name}={file}")]
-        only = [word for part in self.only for word in ("--only", part)]
-        size = ["--scale", self.scale, "--seeds", str(self.seeds)]
-        return shlex.join(["sofed", "reproduce", self.table.name, *size, *files, *only, *self.more])
+        size = ["--scale", self.scale, "--seeds", str(seeds)]
+        return shlex.join(["sofed", "reproduce", self.table.name, *size, *files, *self.more])
 
 
 def order(

@@ -62,7 +62,6 @@ class Earlier(BaseModel):
     """The content of a result file that a later order keeps."""
 
     runs: list[RunRecord] = []
-    commands: list[str] = []
     machines: list[str] = []
     batch_seconds: dict[str, Annotated[float, Field(gt=0, le=1e12)]] = {}
 

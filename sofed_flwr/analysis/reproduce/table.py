@@ -88,13 +88,14 @@ def _perform(cell: Cell, directory: RunDirectory, simulate: Simulate) -> str | N
 def _write(
     wanted: Order, earlier: Earlier, records: Sequence[RunRecord], seconds: Mapping[str, float], folder: Path
 ) -> Results:
+    seeds = max([wanted.seeds, *(run.seed + 1 for run in earlier.runs)])
     facts = {
         "stem": wanted.stem,
         "scale": wanted.scale,
-        "commands": list(dict.fromkeys([*earlier.commands, wanted.command])),
+        "command": wanted.whole(seeds),
         "machines": list(dict.fromkeys([*earlier.machines, machine()])),
     }
-    grid = wanted.grid(max([wanted.seeds, *(run.seed + 1 for run in earlier.runs)]))
+    grid = wanted.grid(seeds)
     content = collect(wanted.table, merged(earlier.runs, records, grid), seconds, facts)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{wanted.stem}.json", (json.dumps(content, indent=1) + "\n").encode())
