@@ -90,6 +90,23 @@ def test_finished_cells_stay_when_fewer_are_ordered(command: Command) -> None:
     assert drawn.count("Horizontal flipping") > 0
 
 
+def test_cells_of_one_table_may_run_in_two_terminals(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second order begins and ends while the first one's only cell is running."""
+    beside = ["gray"]
+
+    def simulated_beside(overrides: Sequence[str]) -> None:
+        while beside:
+            done(command("--only", beside.pop()))
+        simulated(overrides)
+
+    monkeypatch.setattr("sofed_flwr.launch.run.run_simulation", simulated_beside)
+    done(command("--only", "flip"))
+    accuracies = table(f"{TABLE}_smoke").split("Difference to")[0]
+    rows = {line.split(" | ")[0].strip("| "): line for line in accuracies.splitlines() if " | " in line}
+    assert "not run" not in rows["Horizontal flipping"] + rows["Gray scale"]
+    assert "not run" in rows["Color jittering"]
+
+
 def test_a_difference_is_paired_by_seed_with_students_interval() -> None:
     """Differences 10, 20, 30: mean 20, deviation 10, and 4.303 * 10 / sqrt(3) = 24.84."""
     row, first = {0: 11.0, 1: 22.0, 2: 33.0, 7: 99.0}, {0: 1.0, 1: 2.0, 2: 3.0}

@@ -14,7 +14,7 @@ from sofed_flwr.analysis.reproduce.grid import Cell
 from sofed_flwr.analysis.reproduce.order import Order
 from sofed_flwr.analysis.reproduce.plan import in_words, place
 from sofed_flwr.analysis.reproduce.plot import draw
-from sofed_flwr.analysis.reproduce.records import Earlier, RunRecord, merged, read_earlier, record
+from sofed_flwr.analysis.reproduce.records import RunRecord, merged, read_earlier, record
 from sofed_flwr.analysis.reproduce.results import Results, collect, machine, markdown
 from sofed_flwr.analysis.reproduce.timing import batch_seconds
 from sofed_flwr.config.override_text import quoted
@@ -32,8 +32,11 @@ TIMED_ITERATIONS = 120
 def reproduce(
     wanted: Order, results: Path, runs: Path, simulate: Simulate, announce: Callable[[str], None], jobs: int = 1
 ) -> Results:
-    """Run what is missing, `jobs` cells at a time; results are written after every cell, so a stop loses nothing."""
-    earlier = read_earlier(results / f"{wanted.stem}.json")
+    """Run what is missing, `jobs` cells at a time; results are written after every cell, so a stop loses nothing.
+
+    The file of results is read again before each write: another terminal may run other cells of the same table.
+    """
+    read_earlier(results / f"{wanted.stem}.json")  # a damaged one is refused before hours of work
     found = [(cell, place(cell.config, runs)) for cell in wanted.cells]
     read = [(cell, home, record(cell, home, wanted.table)) for cell, home in found]
     records = [run for _, _, run in read if run.finished]
@@ -43,10 +46,8 @@ def reproduce(
         records.append(record(cell, home, wanted.table, failure))
         left = in_words((monotonic() - began) / number * (len(todo) - number))
         announce(f"{len(records)} of {len(found)} {f'failed: {failure}' if failure else 'done'}: {cell} ({left} left)")
-        _write(wanted, earlier, records, earlier.batch_seconds, results)
-    content = _write(
-        wanted, earlier, records, _time_rows(wanted, earlier, announce) if wanted.table.timed else {}, results
-    )
+        _write(wanted, records, results)
+    content = _write(wanted, records, results, _time_rows(wanted, results, announce) if wanted.table.timed else None)
     drawn = [RunRecord.model_validate(run) for run in content["runs"]]
     write_atomically(results / f"{wanted.stem}.svg", draw(wanted.table, content, drawn).encode())
     return content
@@ -86,8 +87,9 @@ def _perform(cell: Cell, directory: RunDirectory, simulate: Simulate) -> str | N
 
 
 def _write(
-    wanted: Order, earlier: Earlier, records: Sequence[RunRecord], seconds: Mapping[str, float], folder: Path
+    wanted: Order, records: Sequence[RunRecord], folder: Path, seconds: Mapping[str, float] | None = None
 ) -> Results:
+    earlier = read_earlier(folder / f"{wanted.stem}.json")
     seeds = max([wanted.seeds, *(run.seed + 1 for run in earlier.runs)])
     facts = {
         "stem": wanted.stem,
@@ -96,15 +98,17 @@ def _write(
         "machines": list(dict.fromkeys([*earlier.machines, machine()])),
     }
     grid = wanted.grid(seeds)
-    content = collect(wanted.table, merged(earlier.runs, records, grid), seconds, facts)
+    runs = merged(earlier.runs, records, grid)
+    content = collect(wanted.table, runs, earlier.batch_seconds if seconds is None else seconds, facts)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{wanted.stem}.json", (json.dumps(content, indent=1) + "\n").encode())
     write_atomically(folder / f"{wanted.stem}.md", markdown(content, wanted.table).encode())
     return content
 
 
-def _time_rows(wanted: Order, earlier: Earlier, announce: Callable[[str], None]) -> dict[str, float]:
+def _time_rows(wanted: Order, folder: Path, announce: Callable[[str], None]) -> dict[str, float]:
     """Seconds per batch of every row, all in one measurement, or as an earlier one left them."""
+    earlier = read_earlier(folder / f"{wanted.stem}.json")
     rows = {cell.row for cell in wanted.cells} | earlier.batch_seconds.keys()
     if rows == earlier.batch_seconds.keys():
         return earlier.batch_seconds
