@@ -220,6 +220,15 @@ def test_every_path_of_the_package_is_there(document: str) -> None:
 
 
 @pytest.mark.parametrize("document", CURRENT)
+def test_every_name_beside_a_file_of_the_package_is_in_it(document: str) -> None:
+    """As algorithm.md says where a step is: `policies/importance.py` `Importance.select`."""
+    for path, name in re.findall(r"`([a-z_]+/[\w/]*\.py)` `([\w.]+)`", CURRENT[document]):
+        text = next(place / path for place in (ROOT / "sofed_flwr", ROOT) if (place / path).exists()).read_text()
+        for part in name.split("."):
+            assert re.search(rf"^ *(?:class|def) {part}\b", text, re.MULTILINE), f"{document}: {path} has no {name}"
+
+
+@pytest.mark.parametrize("document", CURRENT)
 def test_every_command_and_key_is_there(document: str) -> None:
     group = typer.main.get_command(app)
     commands = getattr(group, "commands")  # noqa: B009 (typer's own copy of click has no types)
