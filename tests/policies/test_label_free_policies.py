@@ -13,7 +13,6 @@ from sofed_flwr.policies.base import Policy
 from sofed_flwr.policies.decayed_reservoir import DecayedReservoir
 from sofed_flwr.policies.fading_strata import FadingStrata, beginnings
 from sofed_flwr.policies.minred import MinRed, least_redundant
-from sofed_flwr.policies.paced_reservoir import PacedReservoir, pace
 from sofed_flwr.policies.strata import Strata
 from tests.policies.test_policies import NAN, PixelScorer, generator, images
 from tests.support.federation import compose_once, conf_names
@@ -104,85 +103,6 @@ def test_the_weight_of_a_score_is_the_odds_of_staying() -> None:
         keep = policy.select(pool, 1, PixelScorer(), generator(seed)).keep
         stayed += int(keep[0] == 1)
     assert stayed / 2000 == pytest.approx(7.39 / 8.39, abs=0.03)
-
-
-class Learner(PixelScorer):
-    """A model that has understood what it holds: images in `known` have a tenth of the score of the others."""
-
-    def __init__(self, known: set[int]) -> None:
-        super().__init__()
-        self.known = known
-
-    def score(self, images: torch.Tensor, weak_view: str) -> torch.Tensor:
-        values = super().score(images, weak_view).mul(100).round().int().tolist()
-        return torch.tensor([0.05 if value in self.known else 0.5 for value in values])
-
-
-def paced(**changes: float) -> PacedReservoir:
-    settings = {"beta": 0.0, "learned": 0.5, "horizon": 2.0, "lazy_interval": 1} | changes
-    return PacedReservoir(**settings, weak_view="flip")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("held", "new", "expected"),
-    [
-        ([0.4, 0.4, 0.4], [0.4], 0.0),  # nothing is learned
-        ([0.2, 0.2, 0.2], [0.4], 0.0),  # half of the score of new images: as far as `learned` allows
-        ([0.1, 0.1, 0.1], [0.4], 0.5),  # a quarter: half way between `learned` and 0
-        ([0.0, 0.0, 0.0], [0.4], 1.0),
-        ([0.0, 0.0, 2.0], [0.4, 0.4, 0.0], 1.0),  # medians: noise that is never learned does not stop the time
-        ([NAN, 0.1, 0.1, 0.1], [float("inf"), 0.4], 0.5),
-        ([], [0.4], 0.0),
-        ([0.1], [], 0.0),
-        ([0.1], [0.0], 0.0),  # such as black frames
-        ([0.1], [-1e-7], 0.0),
-    ],
-)
-def test_time_passes_as_far_as_the_buffer_is_understood_better_than_new_images(
-    held: list[float], new: list[float], expected: float
-) -> None:
-    assert pace(torch.tensor(held), torch.tensor(new), learned=0.5) == pytest.approx(expected)
-
-
-def test_a_paced_reservoir_forgets_what_is_learned_and_nothing_before_that() -> None:
-    segments = [[number] for number in range(200)]
-    assert min(feed(paced(), Buffer(4), *segments, scorer=Learner(set()))) < 100, "a reservoir"
-    assert min(feed(paced(), Buffer(4), *segments, scorer=Learner(set(range(100))))) >= 100, "it held 0 to 99 before"
-    slow = feed(paced(horizon=1e9), Buffer(4), *segments, scorer=Learner(set(range(100))))
-    assert min(slow) < 100
-
-
-def test_until_something_is_learned_a_paced_reservoir_is_uniform_over_everything_seen() -> None:
-    """Ten images in segments of two through a buffer of two: each ends in it with probability 2/10."""
-    counts = torch.zeros(10)
-    for seed in range(3000):
-        buffer, draw = Buffer(2), generator(seed)
-        for start in range(0, 10, 2):
-            pool = buffer.pool(images(start, start + 1))
-            buffer.keep(pool, paced().select(pool, 2, Learner(set()), draw))
-        counts[buffer.images[:, 0, 0, 0].long()] += 1
-    assert (counts / 3000 - 0.2).abs().max() < 0.03
-
-
-def test_a_paced_reservoir_rescores_lazily() -> None:
-    buffer, scorer = Buffer(1), Learner(set())
-    buffer.columns = {"paced_key": torch.tensor([], dtype=torch.float64)}
-    feed(paced(lazy_interval=3), buffer, [200], scorer=scorer)
-    buffer.columns["paced_key"][0] = 1e9
-    feed(paced(lazy_interval=3), buffer, *([[1]] * 7), scorer=scorer)
-    assert [step for step, asked in enumerate(scorer.asked) if 200 in asked] == [0, 3, 6]
-
-
-@pytest.mark.parametrize(("same_run", "forgotten"), [(True, False), (False, True)])
-def test_what_an_unrelated_model_had_learned_sets_no_pace(same_run: bool, forgotten: bool) -> None:
-    assert bool(paced().carry_over(torch.tensor([0.5]), same_run).isnan()) == forgotten
-
-
-def test_keys_of_the_decayed_reservoir_hold_no_image_in_a_paced_one() -> None:
-    """They grow with the device's age; a device may change its policy between two runs."""
-    buffer = Buffer(4)
-    feed(DecayedReservoir(beta=0, horizon=1, weak_view="flip"), buffer, *([number] for number in range(100)))
-    assert min(feed(paced(), buffer, *([number] for number in range(100, 250)), scorer=Learner(set(range(100))))) >= 100
 
 
 def test_of_the_closest_pair_the_lower_score_leaves() -> None:
