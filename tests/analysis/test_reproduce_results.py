@@ -149,6 +149,15 @@ def test_differences_are_to_the_first_row_that_was_run(command: Command) -> None
     assert "+0.0 ± 0.0" in next(line for line in shown.splitlines() if line.startswith("| Color jittering |"))
 
 
+def test_a_row_of_few_seeds_costs_the_others_no_interval(command: Command) -> None:
+    done(command("--only", "flip"))
+    done(command("--seeds", "2", "--only", "gray", "--only", "color"))
+    shown = table(f"{TABLE}_smoke").split("Difference to ")[1]
+    assert shown.startswith("Gray scale, paired by seed")
+    assert "+0.0 ± 0.0" in next(line for line in shown.splitlines() if line.startswith("| Color jittering |"))
+    assert "| Horizontal flipping | +0.0 |" in shown
+
+
 def test_a_cell_that_fails_when_it_is_run_again_keeps_its_result(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
 """Results of a grid beside the paper's: plain data, JSON and markdown.
 
 Two rows of one seed share data order, initial weights and label subsets, so their difference varies less than either:
-differences to the first row that was run are paired by seed.
+differences to one row are paired by seed. It is the first of those that have the most seeds, which gives the others an
+interval where they can have one.
 """
 
 import os
@@ -27,8 +28,8 @@ def collect(
     table: Table, runs: Sequence[RunRecord], batch_seconds: Mapping[str, float], facts: Mapping[str, Any]
 ) -> Results:
     """One entry per cell with ours (a value per seed) and the paper's; one per run with everything kept of it."""
-    done = {run.row for run in runs if run.finished}
-    reference = next((row.name for row in table.rows if row.name in done), table.rows[0].name)
+    seeds = {row.name: len({run.seed for run in runs if run.finished and run.row == row.name}) for row in table.rows}
+    reference = max(seeds, key=lambda name: seeds[name])
     return {
         "table": table.name,
         "title": table.title,
@@ -71,7 +72,7 @@ def markdown(results: Results, table: Table) -> str:
 
 
 def _difference_table(results: Results, table: Table, names: Sequence[str]) -> list[str]:
-    """Rows less the first one that was run, where seeds allow it."""
+    """Rows less the reference, where seeds allow it."""
     first = results["reference"]
     others = [row for row in _rows(results, table, lambda cell: str(cell["difference"])) if row[0] != first]
     if not any(any(row[1:]) for row in others):
